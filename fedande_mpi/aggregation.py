@@ -1,0 +1,169 @@
+"""Averages that do not depend on the order or grouping of their terms.
+
+Every term is rounded to an integer on a scale agreed from the exact maximum of all terms, so that the sum
+fits in 64 bits; integers are added, in any order, and converted once. The error of a mean of C weights is
+below 2^-61 * C * max|w|. Both transports use this rule: under ``gather`` the server does all of it, under
+``reduce`` the hosts agree on the maximum, round their own clients' terms and add them on the way up.
+"""
+
+from __future__ import annotations
+
+from math import ceil, log2
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedande_mpi.errors import FederationError
+from fedande_mpi.jit import compiled
+
+FloatArray = NDArray[np.float64]
+
+RULES = ("mean", "rows")
+"""Averaging rules: every client counts the same, or by its number of rows."""
+
+
+def client_factors(rule: str, n_rows: NDArray[np.integer]) -> tuple[FloatArray, float]:
+    """Return what each client's weights are multiplied by, and what their sum is divided by.
+
+    Parameters
+    ----------
+    rule : {"mean", "rows"}
+        1/C over the clients that have rows, or proportional to the number of rows.
+    n_rows : (C,) array of int
+        Rows of each client.
+
+    Returns
+    -------
+    factors : (C,) array of float64
+    divisor : float
+
+    Raises
+    ------
+    FederationError
+        When no client has a row.
+    """
+    n_rows = np.asarray(n_rows)
+    factors = (n_rows > 0).astype(np.float64) if rule == "mean" else n_rows.astype(np.float64)
+    divisor = float(factors.sum())
+    if divisor == 0.0:
+        raise FederationError(
+            f"expected a client with at least one row to average over, got {n_rows.size} clients with "
+            "0 rows: the previous model is kept"
+        )
+    return factors, divisor
+
+
+@compiled
+def largest_terms(
+    rows: FloatArray, factors: FloatArray, start: NDArray[np.int64], out: FloatArray, bad: NDArray[np.int64]
+) -> None:
+    """Raise ``out (B,)`` to the largest ``|factor * w|`` of every parent set.
+
+    ``start (B + 1,)`` bounds the sets in a row. ``bad (2,)`` becomes the first (row, set) that is not finite.
+    """
+    for c in range(rows.shape[0]):
+        factor = factors[c]
+        for b in range(start.size - 1):
+            top = 0.0
+            wrong = 0.0
+            for i in range(start[b], start[b + 1]):
+                term = abs(factor * rows[c, i])
+                wrong += 0.0 * term  # 0 for finite terms, NaN otherwise
+                top = max(top, term)
+            if wrong != 0.0 and bad[0] < 0:
+                bad[0] = c
+                bad[1] = b
+            out[b] = max(out[b], top)
+
+
+@compiled
+def add_terms(
+    rows: FloatArray,
+    factors: FloatArray,
+    start: NDArray[np.int64],
+    exponents: NDArray[np.int64],
+    out: NDArray[np.int64],
+) -> None:
+    """Add every row's rounded terms to the integer sums ``out (width,)``."""
+    for c in range(rows.shape[0]):
+        for b in range(start.size - 1):
+            scale = factors[c] * 2.0 ** exponents[b]
+            for i in range(start[b], start[b + 1]):
+                out[i] += np.int64(np.rint(rows[c, i] * scale))
+
+
+def exponents(largest: FloatArray, n_terms: int) -> NDArray[np.int64]:
+    """Return e for every set: terms become integers when multiplied by 2^e and rounded.
+
+    Parameters
+    ----------
+    largest : (B,) array of float64
+        Exact maximum of all terms' absolute values.
+    n_terms : int
+        Number of terms to be added, C.
+    """
+    _, power = np.frexp(largest)
+    e = 62 - ceil(log2(max(n_terms, 1))) - power.astype(np.int64)
+    return np.minimum(np.where(largest > 0.0, e, 0), 900)
+
+
+def mean_of_sums(
+    sums: NDArray[np.int64], start: NDArray[np.int64], exponent: NDArray[np.int64], divisor: float
+) -> FloatArray:
+    """Convert integer sums ``(width,)`` to means."""
+    scale = np.ldexp(1.0, -np.repeat(exponent, np.diff(start)).astype(np.int64))
+    return np.asarray(sums * scale / divisor)
+
+
+def refuse(client: int, parents: tuple[int, ...], round_number: int) -> FederationError:
+    """Return the error for an update that is not finite."""
+    return FederationError(
+        f"expected finite weights, got NaN or infinity from client {client} for parent set {parents} in "
+        f"round {round_number}: the update is refused and nothing is averaged; look at that client's rows"
+    )
+
+
+def server_step(
+    rows: FloatArray, factors: FloatArray, divisor: float, start: NDArray[np.int64]
+) -> FloatArray:
+    """Average the clients' rows exactly, whatever their order.
+
+    Parameters
+    ----------
+    rows : (C, width) array of float64
+        Weights of every client, the sets of a block one after another.
+    factors : (C,) array of float64
+    divisor : float
+        See `client_factors`.
+    start : (B + 1,) array of int64
+        Bounds of the sets in a row; each set has a scale of its own.
+
+    Returns
+    -------
+    (width,) array of float64
+
+    Raises
+    ------
+    FederationError
+        When a weight is not finite; names the row and the set by their positions.
+    """
+    largest = np.zeros(start.size - 1)
+    bad = np.full(2, -1, dtype=np.int64)
+    largest_terms(rows, factors, start, largest, bad)
+    if bad[0] >= 0:
+        raise NotFinite(int(bad[0]), int(bad[1]))
+    exponent = exponents(largest, rows.shape[0])
+    sums = np.zeros(rows.shape[1], dtype=np.int64)
+    add_terms(rows, factors, start, exponent, sums)
+    return mean_of_sums(sums, start, exponent, divisor)
+
+
+class NotFinite(FederationError):
+    """An update with NaN or infinity, by position; `refuse` words it for the user."""
+
+    def __init__(self, row: int, position: int) -> None:
+        super().__init__(
+            f"expected finite weights, got NaN or infinity in row {row}, parent set at {position}"
+        )
+        self.row = row
+        self.position = position

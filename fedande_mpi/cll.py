@@ -1,0 +1,459 @@
+"""Scores, the negative conditional log-likelihood (CLL) and its gradient.
+
+The score of class y under one SPnDE is the sum of w * log theta over the factors a row uses, and
+P(y | x, P, w) is the softmax of the scores (the paper's equation 4; w = 1 is the generative model).
+
+The compiled kernel works on differences to the last class, so that o - 1 numbers per cell are gathered in
+the forward pass and scattered in the backward pass::
+
+    u[cell, y] = w[cell, y] log theta[cell, y] - w[cell, o-1] log theta[cell, o-1]      y < o - 1
+    z[row, y]  = sum of u[cell, y] over the row's cells                                 z[row, o-1] = 0
+    R[cell, y] = sum of P(y | x) - [y = label] over the rows that use the cell
+    d/dw[cell, y] = log theta[cell, y] R[cell, y],   d/dw[cell, o-1] = -log theta[cell, o-1] sum_y R[cell, y]
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedande_mpi import ande
+from fedande_mpi.ande import FloatArray, IntArray
+from fedande_mpi.jit import bits_float, compiled, float_bits, inlined
+
+_LOG2E = 1.4426950408889634
+_LN2_HIGH = 6.93147180369123816490e-01
+_LN2_LOW = 1.90821492927058770002e-10
+_ROUND = 6755399441055744.0  # 1.5 * 2^52: adding it leaves the nearest integer in the low bits
+_SMALLEST = -708.0
+
+
+@inlined
+def exp_nonpositive(x: float) -> float:
+    """Return e^x for x <= 0, below -708 as e^-708; branch-free, so that a loop over it vectorises.
+
+    Two-part argument reduction by ln 2 and a polynomial of degree 12: error below 1 ulp or so.
+    """
+    x = max(x, _SMALLEST)
+    shifted = x * _LOG2E + _ROUND
+    k = shifted - _ROUND
+    r = (x - k * _LN2_HIGH) - k * _LN2_LOW
+    p = 1.0 / 479001600.0
+    p = p * r + 1.0 / 39916800.0
+    p = p * r + 1.0 / 3628800.0
+    p = p * r + 1.0 / 362880.0
+    p = p * r + 1.0 / 40320.0
+    p = p * r + 1.0 / 5040.0
+    p = p * r + 1.0 / 720.0
+    p = p * r + 1.0 / 120.0
+    p = p * r + 1.0 / 24.0
+    p = p * r + 1.0 / 6.0
+    p = p * r + 0.5
+    p = p * r + 1.0
+    p = p * r + 1.0
+    scale: float = bits_float((float_bits(shifted) + 1023) << 52)
+    return p * scale
+
+
+@compiled
+def differences(
+    w: NDArray[np.float64],
+    log_theta: NDArray[np.float64],
+    cell_group: NDArray[np.int64],
+    n_touched: int,
+    o: int,
+    u: NDArray[np.float64],
+) -> None:
+    """Fill ``u ((n_touched + 1) * (o - 1))`` from the weights; the last row stands for a missing value.
+
+    ``w`` has one row of o weights per group of cells (``cell_group``): a group is one cell for granularity
+    "parameter". The prior is folded into the parents cells, which every row uses.
+    """
+    h = o - 1
+    for c in range(n_touched):
+        g = cell_group[c] * o
+        last = w[g + h] * log_theta[c * o + h]
+        for k in range(h):
+            u[c * h + k] = w[g + k] * log_theta[c * o + k] - last
+    for k in range(h):
+        u[n_touched * h + k] = 0.0
+
+
+@compiled
+def fold_prior(child: NDArray[np.int64], n_touched: int, h: int, u: NDArray[np.float64]) -> None:
+    """Add the prior's differences to every parents cell."""
+    for c in range(1, n_touched):
+        if child[c] == -2:
+            for k in range(h):
+                u[c * h + k] += u[k]
+
+
+@compiled
+def value_and_residuals(
+    factors: NDArray[np.uint32],
+    labels: NDArray[np.int32],
+    n_rows: int,
+    width: int,
+    n_touched: int,
+    o: int,
+    u: NDArray[np.float64],
+    z: NDArray[np.float64],
+    residuals: NDArray[np.float64],
+) -> float:
+    """Return -CLL of the rows and fill ``residuals ((n_touched + 1) * (o - 1))``, the R of the module."""
+    if o == 2:
+        return _two_classes(factors, labels, n_rows, width, n_touched, u, z, residuals)
+    return _many_classes(factors, labels, n_rows, width, n_touched, o, u, z, residuals)
+
+
+@compiled
+def _two_classes(
+    factors: NDArray[np.uint32],
+    labels: NDArray[np.int32],
+    n_rows: int,
+    width: int,
+    n_touched: int,
+    u: NDArray[np.float64],
+    z: NDArray[np.float64],
+    residuals: NDArray[np.float64],
+) -> float:
+    cells = n_touched + 1
+    for r in range(n_rows):
+        at = r * width
+        a = b = c = e = 0.0
+        f = 0
+        while f + 4 <= width:
+            a += u[factors[at + f]]
+            b += u[factors[at + f + 1]]
+            c += u[factors[at + f + 2]]
+            e += u[factors[at + f + 3]]
+            f += 4
+        while f < width:
+            a += u[factors[at + f]]
+            f += 1
+        z[r] = (a + b) + (c + e)
+    value = 0.0
+    product = 1.0
+    for r in range(n_rows):
+        s = z[r]
+        value += max(s, 0.0) - (s if labels[r] == 0 else 0.0)
+        e = exp_nonpositive(-abs(s))
+        p = (1.0 if s >= 0.0 else e) / (1.0 + e)
+        product *= 1.0 + e
+        if product > 1e200:
+            value += np.log(product)
+            product = 1.0
+        z[r] = p - (1.0 if labels[r] == 0 else 0.0)
+    value += float(np.log(product))
+    # neighbouring rows tend to use the same cells: four sets of sums keep their additions independent
+    residuals[: 4 * cells] = 0.0
+    r = 0
+    while r + 4 <= n_rows:
+        at = r * width
+        p0, p1, p2, p3 = z[r], z[r + 1], z[r + 2], z[r + 3]
+        for f in range(width):
+            residuals[4 * np.int64(factors[at + f])] += p0
+            residuals[4 * np.int64(factors[at + width + f]) + 1] += p1
+            residuals[4 * np.int64(factors[at + 2 * width + f]) + 2] += p2
+            residuals[4 * np.int64(factors[at + 3 * width + f]) + 3] += p3
+        r += 4
+    while r < n_rows:
+        for f in range(width):
+            residuals[4 * np.int64(factors[r * width + f])] += z[r]
+        r += 1
+    for i in range(cells):
+        residuals[i] = (residuals[4 * i] + residuals[4 * i + 1]) + (
+            residuals[4 * i + 2] + residuals[4 * i + 3]
+        )
+    return value
+
+
+@compiled
+def _many_classes(
+    factors: NDArray[np.uint32],
+    labels: NDArray[np.int32],
+    n_rows: int,
+    width: int,
+    n_touched: int,
+    o: int,
+    u: NDArray[np.float64],
+    z: NDArray[np.float64],
+    residuals: NDArray[np.float64],
+) -> float:
+    h = o - 1
+    residuals[: (n_touched + 1) * h] = 0.0
+    value = 0.0
+    product = 1.0
+    for r in range(n_rows):
+        at = r * width
+        first = np.int64(factors[at]) * h
+        for k in range(h):
+            z[k] = u[first + k]
+        for f in range(1, width):
+            c = np.int64(factors[at + f]) * h
+            for k in range(h):
+                z[k] += u[c + k]
+        label = labels[r]
+        top = 0.0
+        for k in range(h):
+            top = max(top, z[k])
+        value += top - (z[label] if label < h else 0.0)
+        for k in range(h):
+            z[k] = exp_nonpositive(z[k] - top)
+        total = exp_nonpositive(-top)
+        for k in range(h):
+            total += z[k]
+        product *= total
+        if product > 1e200:
+            value += np.log(product)
+            product = 1.0
+        scale = 1.0 / total
+        for k in range(h):
+            z[k] *= scale
+        if label < h:
+            z[label] -= 1.0
+        for f in range(width):
+            c = np.int64(factors[at + f]) * h
+            for k in range(h):
+                residuals[c + k] += z[k]
+    return value + float(np.log(product))
+
+
+@compiled
+def gradient(
+    residuals: NDArray[np.float64],
+    log_theta: NDArray[np.float64],
+    child: NDArray[np.int64],
+    cell_group: NDArray[np.int64],
+    n_touched: int,
+    n_groups: int,
+    o: int,
+    g: NDArray[np.float64],
+) -> None:
+    """Turn residuals into the gradient in w, ``g (n_groups * o)``."""
+    h = o - 1
+    for k in range(h):
+        residuals[k] = residuals[k] if n_touched == 1 or child[1] != -2 else 0.0
+    if n_touched > 1 and child[1] == -2:  # every row uses one parents cell and the prior
+        for c in range(1, n_touched):
+            if child[c] == -2:
+                for k in range(h):
+                    residuals[k] += residuals[c * h + k]
+    g[: n_groups * o] = 0.0
+    for c in range(n_touched):
+        at = cell_group[c] * o
+        total = 0.0
+        for k in range(h):
+            value = residuals[c * h + k]
+            total += value
+            g[at + k] += log_theta[c * o + k] * value
+        g[at + h] -= log_theta[c * o + h] * total
+
+
+class Problem(NamedTuple):
+    """One client's objective under one parent set, as the compiled loops see it.
+
+    Attributes
+    ----------
+    factors : (n_rows * width,) uint32
+        Touched cells of every row, see `fedande_mpi.touched.index_rows`.
+    labels : (n_rows,) int32
+        Class codes, in the order of ``factors``.
+    child : (n_touched,) int64
+        Kind of every touched cell.
+    cell_group : (n_touched,) int64
+        Group of weights of every touched cell.
+    log_theta : (n_touched * o,) float64
+    centre : (n_groups * o,) float64
+        The server's weights, which ``l2`` pulls to.
+    u, z, residuals : float64
+        Buffers of at least (n_touched + 1)(o - 1), max(n_rows, o) and 4 (n_touched + 1)(o - 1).
+    """
+
+    factors: NDArray[np.uint32]
+    labels: NDArray[np.int32]
+    n_rows: int
+    width: int
+    child: NDArray[np.int64]
+    cell_group: NDArray[np.int64]
+    n_touched: int
+    n_groups: int
+    o: int
+    log_theta: NDArray[np.float64]
+    centre: NDArray[np.float64]
+    l2: float
+    u: NDArray[np.float64]
+    z: NDArray[np.float64]
+    residuals: NDArray[np.float64]
+
+
+@compiled
+def objective(problem: Problem, w: NDArray[np.float64], g: NDArray[np.float64]) -> float:
+    """Return -CLL (+ l2/2 ||w - centre||^2) at ``w (n_groups * o)`` and fill its gradient ``g``."""
+    p = problem
+    differences(w, p.log_theta, p.cell_group, p.n_touched, p.o, p.u)
+    fold_prior(p.child, p.n_touched, p.o - 1, p.u)
+    value = value_and_residuals(
+        p.factors, p.labels, p.n_rows, p.width, p.n_touched, p.o, p.u, p.z, p.residuals
+    )
+    gradient(p.residuals, p.log_theta, p.child, p.cell_group, p.n_touched, p.n_groups, p.o, g)
+    if p.l2 > 0.0:
+        value += penalty(p, w)
+        for i in range(p.n_groups * p.o):
+            g[i] += p.l2 * (w[i] - p.centre[i])
+    return value
+
+
+@compiled
+def penalty(problem: Problem, w: NDArray[np.float64]) -> float:
+    """Return l2/2 ||w - centre||^2 over the touched weights; the others stay at the centre."""
+    total = 0.0
+    for i in range(problem.n_groups * problem.o):
+        total += (w[i] - problem.centre[i]) ** 2
+    return 0.5 * problem.l2 * total
+
+
+def _scores(
+    X: IntArray, parents: ArrayLike, arity: IntArray, w: FloatArray, log_theta: FloatArray
+) -> tuple[FloatArray, NDArray[np.int64]]:
+    """Return scores (m, o) of one SPnDE and the parent states (m,); a missing child adds nothing."""
+    o = log_theta.shape[-1]
+    product = ande.unpack(log_theta * _per_cell(w, parents, arity, o), parents, arity, o)
+    state = ande.parent_states(X, parents, arity)
+    scores = np.tile(product["prior"], (X.shape[0], 1))
+    here = state >= 0
+    if "parents" in product:
+        scores[here] += product["parents"].T[state[here]]
+    for j in ande.children_of(parents, arity.size):
+        used = here & (X[:, j] >= 0)
+        scores[used] += product[f"child{j}"][:, state[used], X[used, j]].T
+    return scores, state
+
+
+def _per_cell(w: FloatArray, parents: ArrayLike, arity: IntArray, n_classes: int) -> FloatArray:
+    """Give every cell its weight: granularity "attribute" has one for all values of a child."""
+    w = np.asarray(w, dtype=np.float64)
+    if w.ndim == 0:
+        return np.full((ande.n_cells(parents, arity), n_classes), float(w))
+    w = w.reshape(-1, n_classes)
+    if w.shape[0] == ande.n_cells(parents, arity):
+        return w
+    return w[cell_groups(parents, arity)]
+
+
+def cell_groups(parents: ArrayLike, arity: IntArray) -> NDArray[np.int64]:
+    """Return the weight cell of granularity "attribute" that each cell belongs to, shape ``(n_cells,)``."""
+    parents = np.asarray(parents, dtype=np.int64)
+    q = ande.n_parent_states(parents, arity)
+    children = ande.children_of(parents, arity.size)
+    values = np.repeat(np.arange(children.size), arity[children])
+    first = 1 + (parents.size > 0)
+    blocks = first + np.arange(q)[:, None] * children.size + values
+    head = np.concatenate([[0], np.ones(q, dtype=np.int64)]) if parents.size else np.zeros(1, dtype=np.int64)
+    return np.concatenate([head, blocks.ravel()]).astype(np.int64)
+
+
+def predict_proba(
+    X: IntArray, parents: ArrayLike, arity: IntArray, w: ArrayLike, log_theta: FloatArray
+) -> FloatArray:
+    """Return P(y | x, P, w) of one SPnDE (the paper's equation 4).
+
+    Parameters
+    ----------
+    X : (m, d) array of int
+        Attribute codes, -1 where missing: a missing child drops its factor.
+    parents : (n,) sequence of int
+        The parent set P.
+    arity : (d,) array of int
+        Number of values of each attribute.
+    w : (n_weight_cells, o) array or float
+        Weights in the layout of `fedande_mpi.ande`, of either granularity; 1.0 is the generative model.
+    log_theta : (n_cells, o) array of float64
+        Log-probabilities, see `fedande_mpi.log_theta`.
+
+    Returns
+    -------
+    (m, o) array of float64
+        Rows sum to 1; NaN for a row with a missing parent, on which this SPnDE has no say.
+    """
+    scores, state = _scores(X, parents, arity, np.asarray(w, dtype=np.float64), log_theta)
+    scores -= scores.max(axis=1, keepdims=True)
+    posterior = np.exp(scores)
+    posterior /= posterior.sum(axis=1, keepdims=True)
+    posterior[state < 0] = np.nan
+    return posterior
+
+
+def negative_cll(
+    w: ArrayLike,
+    X: IntArray,
+    y: IntArray,
+    parents: ArrayLike,
+    arity: IntArray,
+    log_theta: FloatArray,
+) -> tuple[float, FloatArray]:
+    """Return the negative conditional log-likelihood of one SPnDE and its gradient in the weights.
+
+    Parameters
+    ----------
+    w : (n_weight_cells, o) array of float64
+        Weights in the layout of `fedande_mpi.ande`, of either granularity.
+    X, y : (m, d), (m,) array of int
+        Attribute codes (-1 where missing) and class codes. Rows with a missing parent do not count.
+    parents : (n,) sequence of int
+        The parent set P.
+    arity : (d,) array of int
+        Number of values of each attribute.
+    log_theta : (n_cells, o) array of float64
+        Log-probabilities, held fixed.
+
+    Returns
+    -------
+    value : float
+        -sum of log P(y | x, P, w) over the rows, in nats. Convex in w.
+    gradient : (n_weight_cells, o) array of float64
+
+    Notes
+    -----
+    Plain NumPy, for one parent set at a time; the federation runs the compiled kernel of this module, which
+    the tests hold against this function.
+    """
+    w = np.asarray(w, dtype=np.float64)
+    o = log_theta.shape[-1]
+    scores, state = _scores(X, parents, arity, w, log_theta)
+    used = np.flatnonzero(state >= 0)
+    scores = scores[used] - scores[used].max(axis=1, keepdims=True)
+    log_norm = np.log(np.exp(scores).sum(axis=1))
+    value = float(np.sum(log_norm - scores[np.arange(used.size), y[used]]))
+    residual = np.exp(scores - log_norm[:, None])
+    residual[np.arange(used.size), y[used]] -= 1.0
+    per_cell = np.empty((ande.n_cells(parents, arity), o))
+    for k in range(o):
+        per_cell[:, k] = _weighted_counts(X[used], state[used], residual[:, k], parents, arity)
+    per_cell *= log_theta
+    w_cells = w.reshape(-1, o)
+    if w_cells.shape[0] == per_cell.shape[0]:
+        return value, per_cell.reshape(w.shape)
+    grouped = np.zeros_like(w_cells)
+    np.add.at(grouped, cell_groups(parents, arity), per_cell)
+    return value, grouped.reshape(w.shape)
+
+
+def _weighted_counts(
+    X: IntArray, state: NDArray[np.int64], amount: FloatArray, parents: ArrayLike, arity: IntArray
+) -> FloatArray:
+    """Sum an amount per row over the rows of every cell, shape ``(n_cells,)``."""
+    parents = np.asarray(parents, dtype=np.int64)
+    q = ande.n_parent_states(parents, arity)
+    children = ande.children_of(parents, arity.size)
+    parts = []
+    for j in children:
+        here = X[:, j] >= 0
+        code = state[here] * int(arity[j]) + X[here, j]
+        parts.append(np.bincount(code, amount[here], q * int(arity[j])).reshape(q, int(arity[j])))
+    head = [np.array([amount.sum()])]
+    if parents.size:
+        head.append(np.bincount(state, amount, q))
+    return np.concatenate([*head, np.concatenate(parts, axis=1).ravel()])

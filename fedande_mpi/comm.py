@@ -1,0 +1,492 @@
+"""The one door to MPI: who runs where, and links that never spin.
+
+Programs of ranks are generators. Where one has to wait it yields False, where it has got on it yields True,
+and `drive` runs any number of them in one process, sleeping (1 ms at most) only when all of them wait. So a
+server of many shards, a host of one, and both in a single process without MPI are the same code.
+
+A **link** joins the server to the hosts of one shard: `broadcast`, `gather`, `maximum`, `total`. Blocking and
+non-blocking collectives do not match each other in MPI: both ends use the non-blocking ones.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedande_mpi.errors import FederationError
+
+T = TypeVar("T")
+Program = Generator[bool, None, T]
+"""A rank's program: yields whether it got on, returns its result."""
+
+Array = NDArray[Any]
+
+MAX_MESSAGE = 2**31 - 1
+"""Largest message in bytes: MPI counts are 32-bit integers."""
+
+_LONGEST_PAUSE = 1e-3
+_SHORTEST_PAUSE = 2e-5
+
+
+class Link(Protocol):
+    """The server and the hosts of one shard, or the hosts that share a group of clients."""
+
+    def broadcast(self, buffer: Array) -> Program[None]:
+        """Copy the root's buffer into everyone's."""
+
+    def gather(self, rows: Array | None, out: Array | None, counts: Sequence[int]) -> Program[None]:
+        """Put every host's rows ``(counts[h], width)``, host by host, into the root's ``out``."""
+
+    def maximum(self, buffer: Array) -> Program[None]:
+        """Replace everyone's buffer by the elementwise maximum."""
+
+    def total(self, buffer: NDArray[np.int64]) -> Program[None]:
+        """Replace the root's buffer of integers by the elementwise sum."""
+
+
+class Grid(Protocol):
+    """G client groups x S shards of the parent sets."""
+
+    server_links: Sequence[Link]
+    """On rank 0: the link to each shard; empty elsewhere."""
+    host: tuple[int, int] | None
+    """Client group and shard of this rank, if it hosts any."""
+    host_link: Link | None
+    """The host's link to the server."""
+    group_link: Link | None
+    """The hosts of this client group in all shards; the root is shard 0's."""
+
+
+class Communicator(Protocol):
+    """All ranks of the job."""
+
+    rank: int
+    size: int
+
+    def grid(self, n_groups: int, n_shards: int) -> Grid:
+        """Arrange the hosts; collective."""
+
+    def share(self, value: T | None) -> T:
+        """Return rank 0's value on every rank; collective."""
+
+    def collect(self, value: T) -> Program[list[T]]:
+        """Return every rank's value on rank 0, in rank order, and an empty list elsewhere; collective."""
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+
+    def abort(self, code: int) -> None:
+        """End the whole job at once."""
+
+
+def drive(programs: Iterable[Program[Any]], poll: Callable[[], None] = lambda: None) -> list[Any]:
+    """Run programs side by side until all have returned.
+
+    Parameters
+    ----------
+    programs : iterable of Program
+        Generators that yield True when they got on and False when they wait.
+    poll : callable
+        Called between steps; may raise to end the run.
+
+    Returns
+    -------
+    list
+        What the programs returned, in order.
+    """
+    running = dict(enumerate(programs))
+    results: dict[int, Any] = {}
+    waiting_since = 0.0
+    while running:
+        poll()
+        got_on = False
+        for key, program in list(running.items()):
+            try:
+                got_on |= next(program)
+            except StopIteration as stop:
+                results[key] = stop.value
+                del running[key]
+                got_on = True
+        if got_on:
+            waiting_since = 0.0
+        else:
+            now = time.perf_counter()
+            waiting_since = waiting_since or now
+            # a tenth of the time waited so far: short waits stay short, long ones cost no CPU
+            time.sleep(min(_LONGEST_PAUSE, max(_SHORTEST_PAUSE, 0.1 * (now - waiting_since))))
+    return [results[key] for key in sorted(results)]
+
+
+def together(*programs: Program[Any]) -> Program[None]:
+    """Run programs side by side inside one program; it gets on when any of them does."""
+    running = list(programs)
+    while running:
+        got_on = False
+        for program in list(running):
+            try:
+                got_on |= next(program)
+            except StopIteration:
+                running.remove(program)
+                got_on = True
+        yield got_on
+
+
+# ---------------------------------------------------------------- one process
+
+
+class _Mailbox:
+    """One direction of an in-process link: arrays are handed over, not copied twice."""
+
+    def __init__(self) -> None:
+        self.items: deque[Array] = deque()
+
+    def take(self) -> Program[Array]:
+        while not self.items:
+            yield False
+        return self.items.popleft()
+
+
+class _SerialEnd:
+    """One end of the link between the server and the only host of a single process."""
+
+    def __init__(self, inbox: _Mailbox, outbox: _Mailbox, *, is_root: bool) -> None:
+        self.inbox, self.outbox, self.is_root = inbox, outbox, is_root
+
+    def broadcast(self, buffer: Array) -> Program[None]:
+        if self.is_root:
+            self.outbox.items.append(buffer)
+            yield True
+        else:
+            buffer[...] = yield from self.inbox.take()
+
+    def gather(self, rows: Array | None, out: Array | None, counts: Sequence[int]) -> Program[None]:
+        if out is not None:
+            out[...] = yield from self.inbox.take()
+        elif rows is not None:
+            self.outbox.items.append(rows)
+            yield True
+
+    def maximum(self, buffer: Array) -> Program[None]:
+        self.outbox.items.append(buffer.copy())
+        np.maximum(buffer, (yield from self.inbox.take()), out=buffer)
+
+    def total(self, buffer: NDArray[np.int64]) -> Program[None]:
+        if self.is_root:
+            buffer += yield from self.inbox.take()
+        else:
+            self.outbox.items.append(buffer.copy())
+            yield True
+
+
+class _Alone:
+    """A link with nobody at the other end."""
+
+    def broadcast(self, buffer: Array) -> Program[None]:
+        yield True
+
+    def gather(self, rows: Array | None, out: Array | None, counts: Sequence[int]) -> Program[None]:
+        if rows is not None and out is not None:
+            out[...] = rows
+        yield True
+
+    def maximum(self, buffer: Array) -> Program[None]:
+        yield True
+
+    def total(self, buffer: NDArray[np.int64]) -> Program[None]:
+        yield True
+
+
+class _SerialGrid:
+    def __init__(self) -> None:
+        up, down = _Mailbox(), _Mailbox()
+        self.server_links: Sequence[Link] = [_SerialEnd(up, down, is_root=True)]
+        self.host: tuple[int, int] | None = (0, 0)
+        self.host_link: Link | None = _SerialEnd(down, up, is_root=False)
+        self.group_link: Link | None = _Alone()
+
+
+class SerialComm:
+    """One process that is both server and host; needs no MPI library."""
+
+    rank = 0
+    size = 1
+
+    def grid(self, n_groups: int, n_shards: int) -> Grid:
+        """Return the 1 x 1 grid."""
+        if (n_groups, n_shards) != (1, 1):
+            raise ValueError(f"one process has a 1 x 1 grid, not {n_groups} x {n_shards}")
+        return _SerialGrid()
+
+    def share(self, value: T | None) -> T:
+        """Return the value."""
+        assert value is not None
+        return value
+
+    def collect(self, value: T) -> Program[list[T]]:
+        """Return the one value."""
+        yield True
+        return [value]
+
+    def barrier(self) -> None:
+        """Do nothing."""
+
+    def abort(self, code: int) -> None:
+        """Exit the process."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+# ---------------------------------------------------------------- many processes
+
+
+class _MpiLink:
+    """A link over an MPI communicator whose rank 0 is the root."""
+
+    def __init__(self, comm: Any) -> None:
+        self.comm = comm
+        self.is_root = comm.Get_rank() == 0
+
+    def broadcast(self, buffer: Array) -> Program[None]:
+        for piece in _pieces(buffer):
+            yield from _wait(self.comm.Ibcast(piece, root=0))
+
+    def gather(self, rows: Array | None, out: Array | None, counts: Sequence[int]) -> Program[None]:
+        mine = np.zeros(0) if rows is None else rows.reshape(-1)
+        width = (out if rows is None else rows).shape[1]  # type: ignore[union-attr]
+        # all ranks cut alike: so many numbers of every host at a time that a message stays below the limit
+        step = max(1, MAX_MESSAGE // (8 * len(counts)))
+        for first in range(0, max(1, max(counts) * width), step):
+            receive = None
+            if out is not None:
+                # the server is rank 0 of the communicator and sends nothing
+                sizes = [0, *(max(0, min(step, count * width - first)) for count in counts)]
+                ends = np.cumsum([0, *counts]) * width
+                starts = [0, *(int(min(start + first, end)) for start, end in pairwise(ends))]
+                receive = [out, sizes, starts, _mpi_type(out)]
+            piece = mine[first : first + step] if rows is not None else None
+            yield from _wait(self.comm.Igatherv(piece, receive, root=0))
+
+    def maximum(self, buffer: Array) -> Program[None]:
+        from mpi4py import MPI
+
+        for piece in _pieces(buffer):
+            yield from _wait(self.comm.Iallreduce(MPI.IN_PLACE, piece, op=MPI.MAX))
+
+    def total(self, buffer: NDArray[np.int64]) -> Program[None]:
+        from mpi4py import MPI
+
+        for piece in _pieces(buffer):
+            if self.is_root:
+                yield from _wait(self.comm.Ireduce(MPI.IN_PLACE, piece, op=MPI.SUM, root=0))
+            else:
+                yield from _wait(self.comm.Ireduce(piece, None, op=MPI.SUM, root=0))
+
+
+def _mpi_type(array: Array) -> Any:
+    from mpi4py import MPI
+
+    return MPI.Datatype.fromcode(array.dtype.char)
+
+
+def _pieces(buffer: Array) -> Iterable[Array]:
+    flat = buffer.reshape(-1)
+    step = max(1, MAX_MESSAGE // flat.itemsize)
+    return [flat[first : first + step] for first in range(0, flat.size, step)]
+
+
+def _wait(request: Any) -> Program[None]:
+    while not request.Test():
+        yield False
+    yield True
+
+
+class _MpiGrid:
+    def __init__(self, world: Any, n_groups: int, n_shards: int) -> None:
+        rank = world.Get_rank()
+        hosts = world.Get_size() - 1
+        assert n_groups * n_shards <= hosts
+        self.server_links: Sequence[Link] = []
+        self.host: tuple[int, int] | None = None
+        self.host_link: Link | None = None
+        self.group_link: Link | None = None
+        self._comms: list[Any] = []
+        everyone = world.Get_group()
+        if 1 <= rank <= n_groups * n_shards:
+            self.host = ((rank - 1) % n_groups, (rank - 1) // n_groups)
+        links: list[Link] = []
+        for shard in range(n_shards):
+            members = [0, *(1 + shard * n_groups + group for group in range(n_groups))]
+            if rank in members:
+                comm = world.Create_group(everyone.Incl(members), tag=shard)
+                self._comms.append(comm)
+                links.append(_MpiLink(comm))
+        if rank == 0:
+            self.server_links = links
+        elif self.host is not None:
+            self.host_link = links[0]
+            members = [1 + shard * n_groups + self.host[0] for shard in range(n_shards)]
+            if n_shards == 1:
+                self.group_link = _Alone()
+            else:
+                comm = world.Create_group(everyone.Incl(members), tag=n_shards + self.host[0])
+                self._comms.append(comm)
+                self.group_link = _MpiLink(comm)
+
+    def free(self) -> None:
+        for comm in self._comms:
+            comm.Free()
+        self._comms = []
+
+
+class MpiComm:
+    """All ranks of an MPI job; rank 0 serves, the others host."""
+
+    def __init__(self, world: Any) -> None:
+        self._world = world
+        self.rank = int(world.Get_rank())
+        self.size = int(world.Get_size())
+        self._grid: tuple[tuple[int, int], _MpiGrid] | None = None
+
+    def grid(self, n_groups: int, n_shards: int) -> Grid:
+        """Arrange the hosts in `n_groups` x `n_shards`; the last arrangement is kept and reused."""
+        key = (n_groups, n_shards)
+        if self._grid is None or self._grid[0] != key:
+            if self._grid is not None:
+                self._grid[1].free()
+            self._grid = (key, _MpiGrid(self._world, n_groups, n_shards))
+        return self._grid[1]
+
+    def share(self, value: T | None) -> T:
+        """Return rank 0's value on every rank; it travels as a pickle, outside any round."""
+        return drive([self._share(value)])[0]  # type: ignore[no-any-return]
+
+    def _share(self, value: T | None) -> Program[T]:
+        data = np.zeros(0, dtype=np.uint8)
+        size = np.zeros(1, dtype=np.int64)
+        if self.rank == 0:
+            data = np.frombuffer(pickle.dumps(value, protocol=5), dtype=np.uint8)
+            size[0] = data.size
+        yield from _wait(self._world.Ibcast(size, root=0))
+        if self.rank != 0:
+            data = np.empty(int(size[0]), dtype=np.uint8)
+        for piece in _pieces(data):
+            yield from _wait(self._world.Ibcast(piece, root=0))
+        return pickle.loads(data.data)  # type: ignore[no-any-return]
+
+    def collect(self, value: T) -> Program[list[T]]:
+        """Return every rank's value on rank 0; values travel as pickles, outside any round."""
+        if self.rank != 0:
+            data = np.frombuffer(pickle.dumps(value, protocol=5), dtype=np.uint8)
+            yield from _wait(self._world.Isend(np.array([data.size], dtype=np.int64), dest=0, tag=1))
+            for piece in _pieces(data):
+                yield from _wait(self._world.Isend(piece, dest=0, tag=2))
+            return []
+        values = [value]
+        for source in range(1, self.size):
+            size = np.zeros(1, dtype=np.int64)
+            yield from _wait(self._world.Irecv(size, source=source, tag=1))
+            data = np.empty(int(size[0]), dtype=np.uint8)
+            for piece in _pieces(data):
+                yield from _wait(self._world.Irecv(piece, source=source, tag=2))
+            values.append(pickle.loads(data.data))
+        return values
+
+    def barrier(self) -> None:
+        """Wait for all ranks without spinning."""
+        drive([_wait(self._world.Ibarrier())])
+
+    def abort(self, code: int) -> None:
+        """End all ranks at once; nobody is left waiting in a receive."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._world.Abort(code)
+
+    def ranks_here(self) -> int:
+        """Return how many ranks share this node."""
+        from mpi4py import MPI
+
+        node = self._world.Split_type(MPI.COMM_TYPE_SHARED)
+        size = int(node.Get_size())
+        node.Free()
+        return size
+
+
+LAUNCHERS = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+"""Where a launcher says how many ranks it started, in order of precedence."""
+
+
+def launched_size(environ: Mapping[str, str]) -> tuple[str, int] | None:
+    """Return the variable that says how many ranks were started, and the number; None without a launcher."""
+    for name in LAUNCHERS:
+        text = environ.get(name, "")
+        if text.isdigit() and int(text) > 0:
+            return name, int(text)
+    return None
+
+
+def check_launch(size: int, environ: Mapping[str, str], *, allow_singleton: bool = False) -> None:
+    """Refuse a world that is smaller than what the launcher started.
+
+    Parameters
+    ----------
+    size : int
+        Size of the world this process sees.
+    environ : mapping
+        Environment variables.
+    allow_singleton : bool
+        Let separate single-rank runs through.
+
+    Raises
+    ------
+    FederationError
+        When the launcher's number differs, with what to do.
+    """
+    launched = launched_size(environ)
+    if allow_singleton or launched is None or launched[1] == size:
+        return
+    name, expected = launched
+    raise FederationError(
+        f"expected a world of {expected} ranks ({name}={expected}), got {size}: launcher and MPI library do "
+        "not belong together, and every process would run the whole job; start it with the mpiexec of the "
+        "MPI library that mpi4py loads, or with srun --mpi=pmi2 (or --mpi=pmix); --allow-singleton runs it "
+        "all the same"
+    )
+
+
+def connect(environ: Mapping[str, str] | None = None, *, allow_singleton: bool = False) -> Communicator:
+    """Join the job this process was started in.
+
+    Without a launcher, or as its only rank, no MPI library is loaded.
+
+    Raises
+    ------
+    FederationError
+        When a launcher started several ranks that do not see each other, or mpi4py cannot be loaded.
+    """
+    environ = os.environ if environ is None else environ
+    launched = launched_size(environ)
+    if launched is None or launched[1] == 1:
+        return SerialComm()
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        if allow_singleton:
+            return SerialComm()
+        reason = str(error).splitlines()[0]
+        raise FederationError(
+            f"expected an MPI library for {launched[1]} ranks ({launched[0]}={launched[1]}), got: {reason}; "
+            "install fedande-mpi[mpich], or mpi4py against the system's MPI"
+        ) from error
+    world = MPI.COMM_WORLD
+    check_launch(world.Get_size(), environ, allow_singleton=allow_singleton)
+    return MpiComm(world) if world.Get_size() > 1 else SerialComm()

@@ -1,0 +1,180 @@
+"""One unit (a fold of a repeat) of one cell, on all ranks: counts, rounds, scores.
+
+The server and each host run a program (see `fedande_mpi.comm`) per shard of the parent sets. Within a shard
+the sets go in blocks and the rounds are the inner loop, so memory does not grow with |P|::
+
+    server                                   host
+    broadcast w                    ->        receive w
+                                             local steps of its clients          (client side)
+    gather rows, average           <-        send one row per client, score w meanwhile
+    ... T rounds, one last broadcast of the final w
+
+Only integer sums, which do not depend on grouping, and metrics leave a shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import fsum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedande_mpi import evaluation
+from fedande_mpi.arrangement import Arrangement
+from fedande_mpi.comm import Communicator, Program, drive
+from fedande_mpi.host import Host
+from fedande_mpi.server import Server, exact_release
+from fedande_mpi.unit import Unit, Where
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@dataclass
+class UnitResult:
+    """What rank 0 knows of a finished unit; axes (round, client) unless said."""
+
+    metrics: FloatArray
+    """(rounds, 4, C), NaN where not evaluated; see `evaluation.METRICS`."""
+    objective: FloatArray
+    objective_by_set: FloatArray
+    """(rounds, C, |P|), the terms of ``objective``."""
+    iterations: IntArray
+    evaluations: IntArray
+    stop_reason: IntArray
+    seconds: dict[str, FloatArray]
+    """``local``, ``wait``, ``evaluate`` (sums over hosts) and ``aggregate``, each (rounds,)."""
+    server_cpu: float
+    """CPU seconds of rank 0 from the first broadcast to the last gather; NaN where it hosts clients too."""
+    server_wall: float
+    """Seconds on the clock over the same time."""
+    weights: list[FloatArray] = field(default_factory=list)
+    """Per parent set (1 or C, size), when asked for."""
+    posterior: FloatArray | None = None
+    """(C, test rows, o) after the last round, when asked for."""
+
+
+def run_unit(
+    comm: Communicator, unit: Unit, arrangement: Arrangement, poll: Callable[[], None] = lambda: None
+) -> UnitResult | None:
+    """Compute one unit on all ranks; collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+    unit : Unit
+        The same on every rank.
+    arrangement : Arrangement
+        Who computes what; changes no bit of the result.
+    poll : callable
+        Called between compiled calls and while waiting; may raise to end the unit.
+
+    Returns
+    -------
+    UnitResult or None
+        On rank 0; None elsewhere.
+
+    Raises
+    ------
+    Exception
+        Any, with the place it happened (rank, client, parent set, round) as a note.
+    """
+    where = Where(comm.rank)
+    try:
+        return _run_unit(comm, unit, arrangement, poll, where)
+    except Exception as error:
+        error.add_note(str(where))
+        raise
+
+
+def _run_unit(
+    comm: Communicator, unit: Unit, arrangement: Arrangement, poll: Callable[[], None], where: Where
+) -> UnitResult | None:
+    grid = comm.grid(arrangement.n_groups, arrangement.n_shards)
+    server = Server(unit, arrangement, where)
+    programs: list[Program[Any]] = []
+    for shard, link in enumerate(grid.server_links):
+        programs.append(server.shard(link, shard, exact_release(unit) if unit.pools else None))
+    host = None
+    if grid.host is not None and grid.host_link is not None and grid.group_link is not None:
+        host = Host(unit, arrangement, *grid.host, where)
+        programs.append(host.run(grid.host_link, grid.group_link))
+    drive(programs, poll)
+    (summaries,) = drive([comm.collect(host.summary() if host is not None else None)], poll)
+    if comm.rank != 0:
+        return None
+    return _assemble(
+        unit,
+        arrangement,
+        server,
+        [summary for summary in summaries if summary is not None],
+        server_hosts=host is not None,
+    )
+
+
+def _assemble(
+    unit: Unit,
+    arrangement: Arrangement,
+    server: Server,
+    summaries: list[dict[str, Any]],
+    *,
+    server_hosts: bool,
+) -> UnitResult:
+    """Put the summaries of the hosts together."""
+    n_rounds, n_clients = len(unit.cell.rounds), unit.cell.clients
+    metrics = np.full((n_rounds, len(evaluation.METRICS), n_clients), np.nan)
+    n_sets = len(unit.sets)
+    reports = [
+        np.zeros((n_rounds, n_clients, n_sets)),
+        *(np.zeros((n_rounds, n_clients, n_sets), dtype=np.int64) for _ in range(3)),
+    ]
+    trained: set[int] = set()
+    posterior = None
+    seconds = server.clock.seconds
+    for summary in summaries:
+        members = arrangement.clients(summary["group"])
+        shard = arrangement.shards[summary["shard"]]
+        for position, parts in summary["reports"].items():
+            trained.add(position)
+            for whole, part in zip(reports, parts, strict=True):
+                whole[position][np.ix_(members, shard)] = part
+        for name, values in summary["seconds"].items():
+            seconds[name] = seconds[name] + values
+        for position, values in zip(unit.evaluated, summary.get("metrics", ()), strict=False):
+            if unit.pools and values.shape[1]:
+                metrics[position] = values  # one model for all clients
+            elif not unit.pools:
+                metrics[position][:, members.start : members.stop] = values
+        part = summary.get("posterior")
+        if part is not None and part.shape[0]:
+            if posterior is None:
+                posterior = np.zeros((n_clients, *part.shape[1:]))
+            posterior[slice(None) if unit.pools else slice(members.start, members.stop)] = part
+    objective, iterations, evaluations, stop = reports
+    shape = (n_rounds, n_clients)
+    result = UnitResult(
+        metrics=metrics,
+        objective=np.full(shape, np.nan),
+        objective_by_set=objective,
+        iterations=np.full(shape, -1, dtype=np.int64),
+        evaluations=np.full(shape, -1, dtype=np.int64),
+        stop_reason=np.full(shape, -1, dtype=np.int64),
+        seconds=seconds,
+        server_cpu=float("nan"),
+        server_wall=float("nan"),
+        weights=[server.weights[index] for index in sorted(server.weights)],
+        posterior=posterior,
+    )
+    for position in sorted(trained):
+        # a correctly rounded sum in parent-set order: the same whoever computed the terms
+        result.objective[position] = [fsum(row) for row in objective[position]]
+        result.iterations[position] = iterations[position].sum(axis=1)
+        result.evaluations[position] = evaluations[position].sum(axis=1)
+        result.stop_reason[position] = stop[position].max(axis=1)
+    if server.first_broadcast is not None and not server_hosts:
+        result.server_cpu = server.last_gather[0] - server.first_broadcast[0]
+        result.server_wall = server.last_gather[1] - server.first_broadcast[1]
+    return result

@@ -1,0 +1,344 @@
+"""A host's side: counts and local steps of a group of clients on a shard, and the scores of its models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedande_mpi import aggregation, ande, evaluation, lbfgs, local, touched
+from fedande_mpi.arrangement import Arrangement, batches
+from fedande_mpi.comm import Link, Program, together
+from fedande_mpi.unit import Clock, Unit, Where
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+CALL_SECONDS = 0.25
+"""Aim for one compiled call; signals and other ranks' failures are noticed between calls."""
+
+_SECONDS_PER_STEP = 4e-9
+_SECONDS_PER_SCORE = 2e-9
+"""Rough cost per row, factor and class difference: of an evaluation of the objective, and of scoring."""
+
+
+@dataclass
+class Block:
+    """The state of one block of parent sets on a host."""
+
+    sets: IntArray
+    layout: touched.Layout
+    theta: local.Theta
+    bounds: IntArray
+
+
+class Host:
+    """A group of clients on a shard of the parent sets."""
+
+    def __init__(self, unit: Unit, arrangement: Arrangement, group: int, shard: int, where: Where) -> None:
+        self.unit, self.arrangement, self.where = unit, arrangement, where
+        self.group, self.shard = group, shard
+        cell = unit.cell
+        self.members = arrangement.clients(group)
+        rows = np.flatnonzero((unit.owner >= self.members.start) & (unit.owner < self.members.stop))
+        rows = rows[np.argsort(unit.owner[rows], kind="stable")]
+        counts = unit.n_rows[self.members.start : self.members.stop]
+        self.clients = local.Clients(
+            np.ascontiguousarray(unit.X[rows]),
+            np.ascontiguousarray(unit.y[rows]),
+            np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+        )
+        self.clock = Clock(len(cell.rounds))
+        self.max_rows = max(1, int(counts.max()))
+        # a pooled model with common weights is the same at every client: one host of the shard scores it
+        n_scored = len(self.members) if not unit.pools else int(group == 0)
+        self.held_out = unit.held_out
+        self.bits = evaluation.scale_bits(len(unit.sets))
+        m, o = self.held_out.y.size, unit.n_classes
+        self.sums = [evaluation.empty_sums(n_scored, m, o) for _ in unit.evaluated]
+        joint = cell.combine == "joint"
+        self.top = np.full((n_scored, m if joint else 0), -np.inf)
+        self.reports: dict[int, list[local.Report]] = {}
+
+    def run(self, link: Link, group_link: Link) -> Program[None]:
+        """Compute the shard's blocks, then add the sums of the shards for this group of clients."""
+        joint = self.unit.cell.combine == "joint"
+        if joint:
+            yield from self._blocks(link, maxima_only=True)
+            yield from group_link.maximum(self.top)
+        yield from self._blocks(link, maxima_only=False)
+        for sums in self.sums:
+            yield from self.clock.waiting(group_link.total(sums.posterior), -1)
+            yield from self.clock.waiting(group_link.total(sums.rest), -1)
+
+    def _blocks(self, link: Link, *, maxima_only: bool) -> Program[None]:
+        unit = self.unit
+        indices = self.arrangement.shards[self.shard]
+        for block in self.arrangement.blocks[self.shard]:
+            state = self._begin(unit.sets[indices[block]])
+            if unit.pools:
+                yield from self._pool(link, state)
+            if not unit.cell.weighted:
+                yield from self._score(state, np.zeros((1, 0)), 0, maxima_only=maxima_only)
+            elif unit.cell.in_rounds:
+                yield from self._rounds(link, state)
+            else:
+                yield from self._converge(link, state)
+
+    def _begin(self, sets: IntArray) -> Block:
+        unit = self.unit
+        layout = touched.layout(sets, unit.arity, unit.n_classes)
+        return Block(sets, layout, self._theta(layout, None), unit.bounds(sets, unit.granularity))
+
+    def _theta(self, layout: touched.Layout, pooled: FloatArray | None) -> local.Theta:
+        unit = self.unit
+        bounds = None if pooled is None else unit.bounds(layout.parents, "parameter")[:-1]
+        return local.theta_rule(
+            unit.arity,
+            layout.n_states,
+            unit.n_classes,
+            unit.cell.smoothing,
+            unit.cell.pseudocount,
+            self.max_rows,
+            pooled,
+            bounds,
+        )
+
+    def _pool(self, link: Link, block: Block) -> Program[None]:
+        """Send every client's counts; receive the pooled log-probabilities."""
+        unit = self.unit
+        bounds = unit.bounds(block.sets, "parameter")
+        rows = np.empty((len(self.members), int(bounds[-1])))
+        with self.clock("local", 0):
+            for c in range(len(self.members)):
+                own = slice(self.clients.start[c], self.clients.start[c + 1])
+                for position, parents in enumerate(block.sets):
+                    part = slice(int(bounds[position]), int(bounds[position + 1]))
+                    tables = ande.count_tables(
+                        self.clients.X[own], self.clients.y[own], parents, unit.arity, unit.n_classes
+                    )
+                    rows[c, part] = tables.ravel()
+        yield True
+        yield from self._send(link, rows, bounds, np.ones(len(self.members)), block.sets, 0)
+        pooled = np.empty(int(bounds[-1]))
+        yield from self.clock.waiting(link.broadcast(pooled), 0)
+        block.theta = self._theta(block.layout, pooled)
+
+    def _rounds(self, link: Link, block: Block) -> Program[None]:
+        unit = self.unit
+        solver = unit.cell.solver
+        factors, _ = aggregation.client_factors(solver.aggregation, unit.n_rows)
+        mine = factors[self.members.start : self.members.stop]
+        weights = np.empty(int(block.bounds[-1]))
+        updates = np.empty((len(self.members), weights.size))
+        max_iterations = solver.local_steps or unit.cell.max_iterations
+        for round_number in range(solver.rounds + 1):
+            yield from self.clock.waiting(link.broadcast(weights), round_number)
+            score: Program[None] = self._score_round(block, weights[None], round_number)
+            if round_number == solver.rounds:
+                yield from score
+                break
+            self.where.round = round_number + 1
+            yield from self._steps(
+                block,
+                weights,
+                updates,
+                round_number + 1,
+                max_iterations,
+                to_convergence=not solver.local_steps,
+            )
+            # scored while the server averages
+            send = self._send(link, updates, block.bounds, mine, block.sets, round_number + 1)
+            yield from together(send, score)
+
+    def _score_round(self, block: Block, weights: FloatArray, position: int) -> Program[None]:
+        if position in self.unit.evaluated and self.sums[0].posterior.shape[0]:
+            yield from self._score(block, weights, position)
+        yield True
+
+    def _converge(self, link: Link, block: Block) -> Program[None]:
+        """Minimise every client's own objective to the end, from the initial weights."""
+        unit = self.unit
+        weights = np.full(int(block.bounds[-1]), unit.cell.solver.initial_weight)
+        updates = np.empty((len(self.members), weights.size))
+        yield from self._steps(block, weights, updates, 0, unit.cell.max_iterations, to_convergence=True)
+        yield from self._score(block, updates, 0)
+        if "weights" in unit.cell.save:
+            yield from self.clock.waiting(link.gather(updates, None, self._counts()), 0)
+
+    def _counts(self) -> list[int]:
+        return [len(self.arrangement.clients(group)) for group in range(self.arrangement.n_groups)]
+
+    def _send(
+        self,
+        link: Link,
+        rows: FloatArray,
+        bounds: IntArray,
+        factors: FloatArray,
+        sets: IntArray,
+        round_number: int,
+    ) -> Program[None]:
+        position = min(round_number, len(self.unit.cell.rounds) - 1)
+        if self.unit.cell.transport == "gather":
+            yield from self.clock.waiting(link.gather(rows, None, self._counts()), position)
+            return
+        largest = np.zeros(bounds.size - 1)
+        bad = np.full(2, -1, dtype=np.int64)
+        aggregation.largest_terms(rows, factors, bounds, largest, bad)
+        if bad[0] >= 0:
+            parents = tuple(int(j) for j in sets[bad[1]])
+            raise aggregation.refuse(self.members.start + int(bad[0]), parents, round_number)
+        yield from self.clock.waiting(link.maximum(largest), position)
+        sums = np.zeros(int(bounds[-1]), dtype=np.int64)
+        exponent = aggregation.exponents(largest, self.unit.cell.clients)
+        aggregation.add_terms(rows, factors, bounds, exponent, sums)
+        yield from self.clock.waiting(link.total(sums), position)
+
+    def _steps(
+        self,
+        block: Block,
+        weights: FloatArray,
+        updates: FloatArray,
+        position: int,
+        max_iterations: int,
+        *,
+        to_convergence: bool,
+    ) -> Program[None]:
+        """Do local steps for all clients and sets of the block, in calls of bounded length."""
+        unit = self.unit
+        state = local.Weights(
+            weights, block.bounds[:-1], unit.granularity == "attribute", float(unit.cell.solver.l2)
+        )
+        capacity = touched.capacity(block.layout, self.max_rows)
+        n_sets = len(block.sets)
+        rows = np.diff(self.clients.start).astype(np.float64)
+        per_evaluation = _SECONDS_PER_STEP * (block.layout.children.shape[1] + 1) * max(1, unit.n_classes - 1)
+        pair_client = np.repeat(np.arange(len(self.members)), n_sets)
+        pair_set = np.tile(np.arange(n_sets), len(self.members))
+        costs = np.repeat(rows, n_sets) * per_evaluation * 1.3 * min(max_iterations, 15_000) + 1e-5
+        report = local.empty_report(len(self.members), n_sets)
+        one_by_one = to_convergence or unit.cell.optimizer == "scipy"
+        limit = 0.0 if one_by_one else CALL_SECONDS
+        for batch in batches(costs, limit):
+            first = batch.start
+            self.where.client = self.members.start + int(pair_client[first])
+            self.where.parents = tuple(int(j) for j in block.sets[pair_set[first]])
+            with self.clock("local", position):
+                if one_by_one or costs[first] > 2 * CALL_SECONDS:
+                    pair = int(pair_client[first]), int(pair_set[first])
+                    yield from self._long_pair(block, state, pair, max_iterations, capacity, updates, report)
+                else:
+                    local.run_pairs(
+                        self.clients,
+                        block.layout,
+                        block.theta,
+                        state,
+                        pair_client[batch],
+                        pair_set[batch],
+                        max_iterations,
+                        capacity,
+                        self.max_rows,
+                        updates,
+                        report,
+                    )
+            yield True
+        self.where.client = self.where.parents = None
+        self.reports.setdefault(position, []).append(report)
+
+    def _long_pair(
+        self,
+        block: Block,
+        weights: local.Weights,
+        pair: tuple[int, int],
+        max_iterations: int,
+        capacity: int,
+        updates: FloatArray,
+        report: local.Report,
+    ) -> Program[None]:
+        """Do the steps of one pair, some iterations per call."""
+        client, at = pair
+        n_children, o = block.layout.children.shape[1], self.unit.n_classes
+        scratch = local.allocate(capacity, self.max_rows, n_children, o)
+        state = lbfgs.allocate(capacity * o)
+        problem = local.prepare(
+            self.clients, block.layout, block.theta, weights, client, at, scratch, state.x
+        )
+        if self.unit.cell.optimizer == "scipy":
+            local.scipy_steps(problem, state, max_iterations)
+        else:
+            lbfgs.start(problem, state)
+            seconds = _SECONDS_PER_STEP * problem.n_rows * (n_children + 1) * max(1, o - 1) + 1e-6
+            stride = max(1, int(CALL_SECONDS / (1.3 * seconds)))
+            while state.counters[lbfgs.STATUS] == lbfgs.RUNNING:
+                until = int(state.counters[lbfgs.ITERATIONS]) + stride
+                lbfgs.advance(problem, state, max_iterations, until)
+                yield True
+        local.finish(problem, state, weights, client, at, int(block.bounds[at + 1]), scratch, updates, report)
+
+    def _score(
+        self, block: Block, weights: FloatArray, position: int, *, maxima_only: bool = False
+    ) -> Program[None]:
+        """Add the block's posteriors of all test rows, in calls of bounded length."""
+        unit = self.unit
+        at_eval = unit.evaluated.index(position)
+        sums = self.sums[at_eval]
+        n_scored = sums.posterior.shape[0]
+        scoring = evaluation.Scoring(
+            weights,
+            block.bounds[:-1],
+            unit.granularity == "attribute",
+            self.bits,
+            unit.cell.combine == "joint",
+        )
+        width = block.layout.children.shape[1] + 1
+        per_row = _SECONDS_PER_SCORE * width * unit.n_classes
+        m = self.held_out.y.size
+        rows_per_call = max(1, int(CALL_SECONDS / per_row))
+        rows = np.diff(self.clients.start) if not unit.pools else np.zeros(1)
+        costs = np.asarray(rows * _SECONDS_PER_SCORE * width + min(m, rows_per_call) * per_row)[:n_scored]
+        for at in range(len(block.sets)):
+            for batch in batches(costs, CALL_SECONDS):
+                for first in range(0, m, rows_per_call):
+                    with self.clock("evaluate", position):
+                        evaluation.score(
+                            self.held_out,
+                            first,
+                            min(m, first + rows_per_call),
+                            self.clients,
+                            block.layout,
+                            block.theta,
+                            scoring,
+                            at,
+                            batch.start,
+                            batch.stop,
+                            maxima_only,
+                            self.top,
+                            sums,
+                        )
+                    yield True
+
+    # ------------------------------------------------------------ what leaves the host
+
+    def summary(self) -> dict[str, Any]:
+        """Return what rank 0 needs: metrics (from shard 0), reports of training, seconds."""
+        unit = self.unit
+        summary: dict[str, Any] = {
+            "group": self.group,
+            "shard": self.shard,
+            "seconds": self.clock.seconds,
+            "reports": {
+                position: [np.concatenate(parts, axis=1) for parts in zip(*reports, strict=True)]
+                for position, reports in self.reports.items()
+            },
+        }
+        if self.shard == 0:
+            usable = np.maximum(evaluation.usable_sets(self.held_out.X, unit.sets), 1)
+            joint = unit.cell.combine == "joint"
+            summary["metrics"] = [
+                evaluation.metrics(sums, usable, self.bits, joint, self.held_out.y) for sums in self.sums
+            ]
+            if "predictions" in unit.cell.save:
+                summary["posterior"] = evaluation.posteriors(self.sums[-1], usable, self.bits, joint)
+        return summary

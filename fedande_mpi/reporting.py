@@ -1,0 +1,247 @@
+"""Tables of accuracies, and what result files hold in a few numbers (``fedande table`` and ``show``)."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedande_mpi.celldata import CellData, CellInfo
+from fedande_mpi.errors import ResultsError
+from fedande_mpi.formatting import Row, Table, value_text
+from fedande_mpi.merging import Paths, read_cells
+from fedande_mpi.schema import FIELDS
+
+COLUMNS = ("dataset", "model", "method", "scope", "clients", "epsilon")
+STATISTICS = ("repeats", "folds", "accuracy", "accuracy_sd", "cll")
+
+FloatArray = npt.NDArray[np.float64]
+_FIELDS = tuple(f for f in FIELDS if f.path in ("/complete", "/test/accuracy", "/test/cll"))
+# Settings that a column of the table already shows.
+_SHOWN = frozenset((*COLUMNS, "folds"))
+
+
+@dataclass(frozen=True)
+class CellSummary:
+    """A cell in a few numbers.
+
+    Attributes
+    ----------
+    info : CellInfo
+        With the resolved configuration in its ``config``.
+    created : str
+        ISO 8601, UTC.
+    complete, total : int
+        Units, a (repeat, fold) each.
+    accuracy : list of (int, float, float or None)
+        For each evaluated round: its number, and mean and sample standard deviation over the units of the
+        mean over clients; the latter is None for a single unit.
+    """
+
+    info: CellInfo
+    created: str
+    complete: int
+    total: int
+    accuracy: list[tuple[int, float, float | None]]
+
+
+def nan_mean(values: FloatArray, axis: int) -> FloatArray:
+    """Mean of what is not NaN along an axis, and NaN where nothing is; infinities count."""
+    present = ~np.isnan(values)
+    count = present.sum(axis=axis)
+    total = np.where(present, values, 0.0).sum(axis=axis)
+    mean: FloatArray = np.where(count > 0, total / np.maximum(count, 1), np.nan)
+    return mean
+
+
+def known_epsilon(info: CellInfo) -> float | None:
+    """Epsilon of a cell: infinite for exact counts, None for a discriminative model."""
+    if info.method == "discriminative":
+        return None
+    return math.inf if info.epsilon is None else info.epsilon
+
+
+def n_clients(info: CellInfo) -> int:
+    """Count the clients; a centralised model has one."""
+    return 1 if info.scope == "centralised" else info.n_clients
+
+
+def statistics(cell: CellData) -> list[Row]:
+    """Mean accuracy and CLL of every evaluated round of a cell.
+
+    Parameters
+    ----------
+    cell : CellData
+
+    Returns
+    -------
+    list of dict
+        With ``round`` and the keys of ``STATISTICS``, over the complete units; ``accuracy_sd`` is None for
+        a single unit.
+    """
+    units = cell.complete_units()
+    if not units:
+        return []
+    repeats, folds = (np.array(numbers) for numbers in zip(*units, strict=True))
+    accuracy = nan_mean(cell.arrays["/test/accuracy"][repeats, folds], axis=-1)  # (units, rounds)
+    cll = nan_mean(cell.arrays["/test/cll"][repeats, folds], axis=-1)
+    rows: list[Row] = []
+    for index, number in enumerate(cell.info.rounds):
+        scored = accuracy[:, index][~np.isnan(accuracy[:, index])]
+        if scored.size == 0:
+            continue
+        rows.append(
+            {
+                "round": number,
+                "repeats": len(set(repeats.tolist())),
+                "folds": len(set(folds.tolist())),
+                "accuracy": float(scored.mean()),
+                "accuracy_sd": float(scored.std(ddof=1)) if scored.size > 1 else None,
+                "cll": float(nan_mean(cll[:, index], axis=0)),
+            }
+        )
+    return rows
+
+
+def summarise(paths: Paths) -> list[CellSummary]:
+    """Describe every cell in files, merged files and directories.
+
+    Parameters
+    ----------
+    paths : str, Path or iterable of them
+        Files, directories, glob patterns.
+
+    Returns
+    -------
+    list of CellSummary
+        In the order found.
+    """
+    return [
+        CellSummary(
+            cell.info,
+            cell.created,
+            len(cell.complete_units()),
+            cell.info.n_repeats * cell.info.n_folds,
+            [(row["round"], row["accuracy"], row["accuracy_sd"]) for row in statistics(cell)],
+        )
+        for cell in read_cells(paths, _FIELDS)
+    ]
+
+
+def table(paths: Paths, rounds: bool = False, by: Sequence[str] | str | None = None) -> Table:
+    """Tabulate accuracies, one row for each cell.
+
+    Parameters
+    ----------
+    paths : str, Path or iterable of them
+        Files, directories, glob patterns.
+    rounds : bool
+        One row for every evaluated round, instead of the last one.
+    by : sequence of str, or str with commas, optional
+        Pivot: one row for each combination of these keys (columns or settings; ``n`` stands for the model
+        whether weighted or not), one column for each combination of the other keys that differ,
+        accuracies in the cells.
+
+    Returns
+    -------
+    Table
+        Sorted by its keys. Without `by`, the columns are ``COLUMNS``, round and ``STATISTICS``, then every
+        other setting that has several values among the rows. Cells without a complete unit are left out.
+
+    Raises
+    ------
+    ResultsError
+        If a file cannot be read, nothing is complete, or a key of `by` is unknown.
+    """
+    cells = read_cells(paths, _FIELDS)
+    rows: list[Row] = []
+    for cell in cells:
+        info = cell.info
+        other = {key: value for key, value in info.settings.items() if key not in _SHOWN}
+        keys: Row = {"dataset": info.dataset, "model": info.model, "method": info.method, "scope": info.scope}
+        keys |= {"clients": n_clients(info), "epsilon": known_epsilon(info), "n": info.n}
+        found = statistics(cell)
+        rows += [
+            {**other, "dataset_sha256": info.dataset_sha256, **keys, **row}
+            for row in (found if rounds else found[-1:])
+        ]
+    if not rows:
+        raise ResultsError(
+            f"expected results of at least one fold, found none in {len(cells)} cells; run them"
+        )
+    fixed = (*COLUMNS, "round", *STATISTICS)
+    columns = (*fixed, *_differing(rows, (*fixed, "n")))
+    if by is not None:
+        return _pivot(rows, columns, by, rounds)
+    rows = [{name: row.get(name) for name in columns} for row in rows]
+    rows.sort(key=lambda row: [_order(row[name]) for name in (*COLUMNS, "round", *columns[len(fixed) :])])
+    return Table(columns, rows)
+
+
+def _differing(rows: list[Row], fixed: tuple[str, ...]) -> list[str]:
+    """Name the further keys with several values among the rows that have them, in their usual order."""
+    seen: dict[str, set[Any]] = {}
+    for row in rows:
+        for key, value in row.items():
+            # Only a data set that changed under its name needs its digest.
+            seen.setdefault(key, set()).add((row["dataset"], value) if key == "dataset_sha256" else value)
+    names = {row["dataset"] for row in rows}
+    limit = {"dataset_sha256": len(names)}
+    return [
+        key for key, values in sorted(seen.items()) if key not in fixed and len(values) > limit.get(key, 1)
+    ]
+
+
+def _order(value: Any) -> tuple[int, Any]:
+    """Sort key that takes values of several types: nothing, then numbers, then text."""
+    if value is None:
+        return (0, 0)
+    return (1, value) if isinstance(value, int | float) else (2, str(value))
+
+
+def _pivot(rows: list[Row], columns: tuple[str, ...], by: Sequence[str] | str, rounds: bool) -> Table:
+    known = sorted({key for row in rows for key in row} - set(STATISTICS))
+    wanted = [part.strip().rpartition(".")[2] for part in (by.split(",") if isinstance(by, str) else by)]
+    for key in wanted:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1)
+            hint = f"did you mean '{near[0]}'?" if near else f"choose from {', '.join(known)}"
+            raise ResultsError(f"--by: expected a key of the results, got '{key}'; {hint}")
+    dropped = {*STATISTICS, *wanted, *(() if rounds else ("round",)), *(("model",) if "n" in wanted else ())}
+    others = [
+        key for key in columns if key not in dropped and len({row.get(key) for row in rows} - {None}) > 1
+    ]
+    labels: dict[tuple[Any, ...], str] = {}
+    for place in _sorted({tuple(row.get(key) for key in others) for row in rows}):
+        parts = [_label(k, v) for k, v in zip(others, place, strict=True) if v is not None]
+        labels[place] = " ".join(parts) or "accuracy"
+    pivoted: dict[tuple[Any, ...], Row] = {}
+    for row in rows:
+        entry = pivoted.setdefault(tuple(row.get(key) for key in wanted), {})
+        entry[labels[tuple(row.get(key) for key in others)]] = row["accuracy"]
+    names = tuple(labels.values())
+    result = [
+        dict(zip(wanted, place, strict=True)) | {name: pivoted[place].get(name) for name in names}
+        for place in _sorted(pivoted)
+    ]
+    return Table((*wanted, *names), result, names)
+
+
+def _sorted(places: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    return sorted(places, key=lambda place: [_order(value) for value in place])
+
+
+def _label(key: str, value: Any) -> str:
+    if key in ("dataset", "model", "method", "scope"):
+        return str(value)
+    return f"C={value}" if key == "clients" else f"{key}={value_text(value)}"
+
+
+def table_rows(paths: Paths, rounds: bool = False, by: Sequence[str] | str | None = None) -> list[Row]:
+    """Rows of :func:`table`, as dictionaries."""
+    return table(paths, rounds, by).rows

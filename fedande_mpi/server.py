@@ -1,0 +1,135 @@
+"""Rank 0's side of a shard: broadcast weights, gather updates, average them; pool counts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedande_mpi import aggregation, ande
+from fedande_mpi.arrangement import Arrangement
+from fedande_mpi.comm import Link, Program
+from fedande_mpi.unit import Clock, Unit, Where
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+Release = Callable[[IntArray, IntArray, IntArray, FloatArray], FloatArray]
+"""From (positions, parent sets, bounds, summed counts) of a block to the pooled log-probabilities."""
+
+
+def exact_release(unit: Unit) -> Release:
+    """Return the release of exact counts: smooth, normalise."""
+    cell = unit.cell
+
+    def release(at: IntArray, sets: IntArray, bounds: IntArray, sums: FloatArray) -> FloatArray:
+        pooled = np.empty_like(sums)
+        for position, parents in enumerate(sets):
+            part = slice(int(bounds[position]), int(bounds[position + 1]))
+            counts = sums[part].reshape(-1, unit.n_classes)
+            theta = ande.log_theta(counts, parents, unit.arity, cell.smoothing, cell.pseudocount)
+            pooled[part] = theta.ravel()
+        return pooled
+
+    return release
+
+
+@dataclass
+class Server:
+    """Rank 0's side of every shard."""
+
+    unit: Unit
+    arrangement: Arrangement
+    where: Where
+    weights: dict[int, FloatArray] = field(default_factory=dict)
+    first_broadcast: tuple[float, float] | None = None
+    last_gather: tuple[float, float] = (0.0, 0.0)
+
+    def __post_init__(self) -> None:
+        self.clock = Clock(len(self.unit.cell.rounds))
+        self.keep_weights = "weights" in self.unit.cell.save
+
+    def _stamp(self) -> tuple[float, float]:
+        return time.process_time(), time.perf_counter()
+
+    def shard(self, link: Link, shard: int, release: Release | None) -> Program[None]:
+        """Serve one shard: its blocks one after another, the rounds of a block inside."""
+        unit, arrangement = self.unit, self.arrangement
+        counts = [len(arrangement.clients(group)) for group in range(arrangement.n_groups)]
+        for _ in range(2 if unit.cell.combine == "joint" else 1):
+            for block in arrangement.blocks[shard]:
+                at = arrangement.shards[shard][block]
+                sets = unit.sets[at]
+                if release is not None:
+                    yield from self._pool(link, counts, at, sets, release)
+                if unit.cell.in_rounds:
+                    yield from self._rounds(link, counts, at, sets)
+                elif unit.cell.weighted and self.keep_weights:
+                    bounds = unit.bounds(sets, unit.granularity)
+                    rows = np.empty((sum(counts), int(bounds[-1])))
+                    yield from link.gather(None, rows, counts)
+                    self._keep(at, bounds, rows)
+
+    def _keep(self, at: IntArray, bounds: IntArray, rows: FloatArray) -> None:
+        for position, index in enumerate(at):
+            self.weights[int(index)] = rows[:, bounds[position] : bounds[position + 1]].copy()
+
+    def _pool(
+        self, link: Link, counts: list[int], at: IntArray, sets: IntArray, release: Release
+    ) -> Program[None]:
+        unit = self.unit
+        bounds = unit.bounds(sets, "parameter")
+        sums = yield from self._average(link, counts, bounds, np.ones(sum(counts)), 1.0, 0, sets)
+        with self.clock("aggregate", 0):
+            pooled = release(at, sets, bounds, sums)
+        yield from link.broadcast(pooled)
+
+    def _rounds(self, link: Link, counts: list[int], at: IntArray, sets: IntArray) -> Program[None]:
+        unit = self.unit
+        solver = unit.cell.solver
+        bounds = unit.bounds(sets, unit.granularity)
+        weights = np.full(int(bounds[-1]), solver.initial_weight)
+        factors, divisor = aggregation.client_factors(solver.aggregation, unit.n_rows)
+        if self.first_broadcast is None:
+            self.first_broadcast = self._stamp()
+        yield from link.broadcast(weights)
+        for round_number in range(1, solver.rounds + 1):
+            weights = yield from self._average(link, counts, bounds, factors, divisor, round_number, sets)
+            self.last_gather = self._stamp()
+            yield from link.broadcast(weights)
+        if self.keep_weights:
+            self._keep(at, bounds, weights[None])
+
+    def _average(
+        self,
+        link: Link,
+        counts: list[int],
+        bounds: IntArray,
+        factors: FloatArray,
+        divisor: float,
+        round_number: int,
+        sets: IntArray,
+    ) -> Program[FloatArray]:
+        """Receive the clients' rows, or their sum, and return the mean."""
+        self.where.round = round_number
+        position = min(round_number, len(self.unit.cell.rounds) - 1)
+        if self.unit.cell.transport == "gather":
+            rows = np.empty((sum(counts), int(bounds[-1])))
+            yield from link.gather(None, rows, counts)
+            with self.clock("aggregate", position):
+                try:
+                    mean = aggregation.server_step(rows, factors, divisor, bounds)
+                except aggregation.NotFinite as error:
+                    parents = tuple(int(j) for j in sets[error.position])
+                    raise aggregation.refuse(error.row, parents, round_number) from None
+            return mean
+        largest = np.zeros(bounds.size - 1)
+        yield from link.maximum(largest)
+        sums = np.zeros(int(bounds[-1]), dtype=np.int64)
+        yield from link.total(sums)
+        with self.clock("aggregate", position):
+            exponent = aggregation.exponents(largest, factors.size)
+            return aggregation.mean_of_sums(sums, bounds, exponent, divisor)

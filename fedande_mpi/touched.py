@@ -1,0 +1,285 @@
+"""The cells that a set of rows touches, and the rows as lists of those cells.
+
+A weight whose probability no row uses has zero gradient for good, so everything that loops over rows works
+on the touched cells alone, renumbered from 0: cell 0 is the prior, then for every parent state that occurs
+(ascending) its parents cell and the child values that occur with it (attributes and values ascending). Rows
+are sorted by parent state, which keeps the cells in use in the first-level cache.
+
+Everything here is compiled and works in buffers that the caller allocates once per batch (`capacity`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedande_mpi import ande
+from fedande_mpi.jit import compiled
+
+
+class Layout(NamedTuple):
+    """What the compiled loops know of a block of B parent sets of one order n.
+
+    Attributes
+    ----------
+    parents : (B, n) int64
+        Attribute indices.
+    children : (B, d - n) int64
+        Attributes outside the parent set.
+    offsets : (B, d - n) int64
+        Position of a child's first value in a state's block of child values.
+    n_states, n_values : (B,) int64
+        q and V of each set.
+    arity : (d,) int64
+        Number of values of each attribute.
+    n_classes : int
+        o.
+    """
+
+    parents: NDArray[np.int64]
+    children: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    n_states: NDArray[np.int64]
+    n_values: NDArray[np.int64]
+    arity: NDArray[np.int64]
+    n_classes: int
+
+
+def layout(sets: NDArray[np.int64], arity: NDArray[np.integer], n_classes: int) -> Layout:
+    """Describe a block of parent sets, shape ``(B, n)``, for the compiled loops."""
+    arities = np.ascontiguousarray(arity, dtype=np.int64)
+    children = np.array([ande.children_of(parents, arities.size) for parents in sets], dtype=np.int64)
+    sizes = arities[children]
+    return Layout(
+        parents=np.ascontiguousarray(sets, dtype=np.int64),
+        children=children,
+        offsets=np.cumsum(sizes, axis=1) - sizes,
+        n_states=np.array([ande.n_parent_states(parents, arities) for parents in sets], dtype=np.int64),
+        n_values=sizes.sum(axis=1),
+        arity=arities,
+        n_classes=n_classes,
+    )
+
+
+def capacity(block: Layout, n_rows: int) -> int:
+    """Return how many cells `n_rows` rows can touch at most, over the sets of a block."""
+    n_children = block.children.shape[1]
+    states = np.minimum(block.n_states, n_rows)
+    return int((1 + states + np.minimum(states * block.n_values, n_rows * n_children)).max())
+
+
+@compiled
+def index_rows(
+    X: NDArray[np.int32],
+    rows: NDArray[np.int64],
+    parents: NDArray[np.int64],
+    children: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    n_states: int,
+    n_values: int,
+    arity: NDArray[np.int64],
+    order: NDArray[np.int64],
+    factors: NDArray[np.uint32],
+    cell: NDArray[np.int64],
+    child: NDArray[np.int64],
+) -> tuple[int, int]:
+    """Sort rows by parent state and list the touched cells that each uses.
+
+    Parameters
+    ----------
+    X : (m, d) int32
+        Attribute codes, -1 where missing.
+    rows : (k,) int64
+        The rows to index.
+    parents, children, offsets, n_states, n_values, arity
+        One parent set of a `Layout`.
+    order : (k,) int64, out
+        The rows used (no parent missing), sorted by parent state, stable.
+    factors : (k * (d - n + 1),) uint32, out
+        For each used row its parents cell (the prior for n = 0), then one cell per child; the number of
+        touched cells stands for a missing child.
+    cell : (capacity,) int64, out
+        Position of each touched cell among the cells of the parent set.
+    child : (capacity,) int64, out
+        Position of the cell's attribute in ``children``; -1 for the prior, -2 for a parents cell.
+
+    Returns
+    -------
+    n_used, n_touched : int
+        Number of rows used and of cells touched.
+    """
+    n_parents = parents.size
+    n_children = children.size
+    k = rows.size
+    first_child_cell = 1 + n_states if n_parents > 0 else 1
+    # counting sort by state
+    state = np.empty(k, dtype=np.int64)
+    start = np.zeros(n_states + 1, dtype=np.int64)
+    n_used = 0
+    for r in range(k):
+        code = np.int64(0)
+        for p in range(n_parents):
+            value = X[rows[r], parents[p]]
+            if value < 0:
+                code = np.int64(-1)
+                break
+            code = code * arity[parents[p]] + value
+        state[r] = code
+        if code >= 0:
+            start[code + 1] += 1
+            n_used += 1
+    for s in range(n_states):
+        start[s + 1] += start[s]
+    place = start[:n_states].copy()
+    for r in range(k):
+        code = state[r]
+        if code >= 0:
+            order[place[code]] = rows[r]
+            place[code] += 1
+    # number the touched cells, state by state
+    number = np.empty(n_values, dtype=np.int64)
+    cell[0] = 0
+    child[0] = -1
+    touched = 1
+    width = n_children + 1
+    for s in range(n_states):
+        lo, hi = start[s], start[s + 1]
+        if lo == hi:
+            continue
+        if n_parents > 0:
+            parent_cell = touched
+            cell[touched] = 1 + s
+            child[touched] = -2
+            touched += 1
+        else:
+            parent_cell = 0
+        number[:] = 0
+        for r in range(lo, hi):
+            row = order[r]
+            for j in range(n_children):
+                value = X[row, children[j]]
+                if value >= 0:
+                    number[offsets[j] + value] = 1
+        for j in range(n_children):
+            for v in range(offsets[j], offsets[j] + arity[children[j]]):
+                if number[v] == 1:
+                    number[v] = touched
+                    cell[touched] = first_child_cell + s * n_values + v
+                    child[touched] = j
+                    touched += 1
+        for r in range(lo, hi):
+            row = order[r]
+            factors[r * width] = parent_cell
+            for j in range(n_children):
+                value = X[row, children[j]]
+                if value >= 0:
+                    factors[r * width + 1 + j] = number[offsets[j] + value]
+                else:
+                    factors[r * width + 1 + j] = 0xFFFFFFFF
+    for i in range(n_used * width):
+        if factors[i] == 0xFFFFFFFF:
+            factors[i] = touched
+    return n_used, touched
+
+
+@compiled
+def count_touched(
+    order: NDArray[np.int64],
+    n_used: int,
+    y: NDArray[np.int32],
+    rows: NDArray[np.int64],
+    factors: NDArray[np.uint32],
+    width: int,
+    n_touched: int,
+    o: int,
+    counts: NDArray[np.int64],
+) -> None:
+    """Count the classes in every touched cell, into ``counts (capacity * o,)``.
+
+    The prior counts all ``rows``, also those with a missing parent.
+    """
+    counts[: (n_touched + 1) * o] = 0
+    for r in range(n_used):
+        label = y[order[r]]
+        for f in range(width):
+            counts[np.int64(factors[r * width + f]) * o + label] += 1
+    counts[:o] = 0
+    for r in range(rows.size):
+        counts[y[rows[r]]] += 1
+
+
+@compiled
+def log_theta_touched(
+    counts: NDArray[np.int64],
+    child: NDArray[np.int64],
+    n_touched: int,
+    o: int,
+    n_states: int,
+    children: NDArray[np.int64],
+    table: NDArray[np.int64],
+    pseudo_prior: float,
+    pseudo_parents: float,
+    log_count: NDArray[np.float64],
+    log_total: NDArray[np.float64],
+    log_theta: NDArray[np.float64],
+) -> None:
+    """Turn the counts of touched cells into log-probabilities, `ande.log_theta`'s rule.
+
+    ``log_count[t, k] = log(k + a)`` and ``log_total[t, k] = log(k + a * arity)`` with ``t = table[j]`` come
+    from `log_tables`: a count is a small whole number, and a look-up costs a tenth of a logarithm.
+    """
+    total = np.zeros(o, dtype=np.int64)
+    for k in range(o):
+        total[0] += counts[k]
+    base = np.log(total[0] + pseudo_prior * o)
+    for k in range(o):
+        log_theta[k] = np.log(counts[k] + pseudo_prior) - base
+    # parents: normalised over all states of the class
+    total[:] = 0
+    for c in range(1, n_touched):
+        if child[c] == -2:
+            for k in range(o):
+                total[k] += counts[c * o + k]
+    bases = np.empty(o)
+    for k in range(o):
+        bases[k] = np.log(total[k] + pseudo_parents * n_states)
+    c = 1
+    while c < n_touched:
+        if child[c] == -2:
+            for k in range(o):
+                log_theta[c * o + k] = np.log(counts[c * o + k] + pseudo_parents) - bases[k]
+            c += 1
+            continue
+        # the touched values of one child in one state stand together (a parents cell or another child
+        # follows); the untouched ones have count 0
+        j = child[c]
+        end = c
+        total[:] = 0
+        while end < n_touched and child[end] == j:
+            for k in range(o):
+                total[k] += counts[end * o + k]
+            end += 1
+        a = table[children[j]]
+        for i in range(c, end):
+            for k in range(o):
+                log_theta[i * o + k] = log_count[a, counts[i * o + k]] - log_total[a, total[k]]
+        c = end
+
+
+def log_tables(
+    arity: NDArray[np.integer], smoothing: str, pseudocount: float, max_count: int
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+    """Tabulate log(k + a) and log(k + a * arity) for k = 0 .. max_count, once per distinct arity.
+
+    Returns
+    -------
+    table : (d,) array of int64
+        The row of the tables that belongs to each attribute.
+    log_count, log_total : (n_distinct, max_count + 1) array of float64
+    """
+    distinct, table = np.unique(arity, return_inverse=True)
+    k = np.arange(max_count + 1)
+    added = np.array([ande.pseudocounts(smoothing, pseudocount, int(size)) for size in distinct])
+    return table.astype(np.int64), np.log(k + added[:, None]), np.log(k + (added * distinct)[:, None])

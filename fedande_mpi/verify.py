@@ -1,0 +1,175 @@
+"""Replaying recorded cases, to see that a machine computes what it should.
+
+A case is an ``.npz`` with a small federation and the right answers, from an independent implementation:
+``X, y, card, o, n, client (-1 = test row), n_clients, rounds, local_steps, initial_weight, pseudocount,
+aggregation, parent_sets``, and as far as present ``w{i}_prior (o)``, ``w{i}_parents (o, q)``, ``w{i}_child{j}
+(o, q, arity_j)`` and ``objective{i} (T, C)`` of the i-th parent set, ``federated_posterior (C, rows, o)``,
+``federated_accuracy (T, C)``, ``local_generative_*`` and ``pooled_generative_*``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedande_mpi import ande
+from fedande_mpi.cell import Cell, Discriminative
+from fedande_mpi.comm import Communicator
+from fedande_mpi.errors import DataError
+from fedande_mpi.federation import UnitResult, run_unit
+from fedande_mpi.planning import arrange_unit
+from fedande_mpi.unit import Unit
+
+TOLERANCE = 1e-6
+"""Largest difference that passes: absolute, for the objective relative."""
+
+_REQUIRED = ("X", "y", "card", "o", "n", "client", "n_clients", "rounds", "local_steps") + (
+    "initial_weight",
+    "pseudocount",
+)
+
+Differences = dict[str, float]
+
+
+def read_case(path: str | Path) -> dict[str, NDArray[Any]]:
+    """Read a recorded case.
+
+    Raises
+    ------
+    DataError
+        When the file is not a recorded case.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            case = dict(file)
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(f"expected a recorded case (.npz), got {path}: {error}") from error
+    required = [
+        "X",
+        "y",
+        "card",
+        "o",
+        "n",
+        "client",
+        "n_clients",
+        "rounds",
+        "local_steps",
+        "initial_weight",
+        "pseudocount",
+    ]
+    missing = [name for name in required if name not in case]
+    if missing:
+        raise DataError(f"expected a recorded case, got {path} without {', '.join(missing)}")
+    return case
+
+
+def verify_case(
+    comm: Communicator,
+    case: Mapping[str, NDArray[Any]] | None,
+    *,
+    transport: str = "gather",
+    shards: int | None = None,
+    block_mib: float = 64.0,
+    optimizer: str = "compiled",
+    poll: Callable[[], None] = lambda: None,
+) -> Differences | None:
+    """Replay a case on all ranks; collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+    case : mapping of str to array, or None
+        As `read_case` returns it; only rank 0's counts.
+    transport, shards, block_mib, optimizer
+        As in an experiment.
+    poll : callable
+        See `run_unit`.
+
+    Returns
+    -------
+    dict of str to float, or None
+        On rank 0 the largest difference of ``weights``, ``objective`` (relative), ``posterior`` and
+        ``accuracy``; NaN for what the case does not record.
+    """
+    case = comm.share(case)
+    common: dict[str, Any] = {
+        "dataset": "case",
+        "n": int(case["n"]),
+        "clients": int(case["n_clients"]),
+        "pseudocount": float(case["pseudocount"]),
+        "save": ("weights", "predictions"),
+        "transport": transport,
+        "shards": shards,
+        "block_mib": block_mib,
+        "optimizer": optimizer,
+    }
+    solver = Discriminative(
+        rounds=int(case["rounds"]),
+        local_steps=int(case["local_steps"]),
+        initial_weight=float(case["initial_weight"]),
+        aggregation=str(case.get("aggregation", np.array("mean"))),
+    )
+    cells = {
+        "federated": Cell(method="discriminative", scope="federated", discriminative=solver, **common),
+        "local_generative": Cell(method="generative", scope="local", **common),
+        "pooled_generative": Cell(method="generative", scope="federated", **common),
+    }
+    found: dict[str, list[float]] = {name: [] for name in ("weights", "objective", "posterior", "accuracy")}
+    for name, cell in cells.items():
+        unit = Unit(
+            cell=cell,
+            X=np.ascontiguousarray(case["X"], dtype=np.int32),
+            y=np.ascontiguousarray(case["y"], dtype=np.int32),
+            arity=case["card"].astype(np.int64),
+            n_classes=int(case["o"]),
+            digest="",
+            owner=case["client"].astype(np.int32),
+            repeat=0,
+            fold=0,
+        )
+        result = run_unit(comm, unit, arrange_unit(unit, comm.size), poll)
+        if result is not None:
+            _compare_scores(name, case, result, found)
+            if name == "federated":
+                _compare_training(case, unit, result, found)
+    if comm.rank != 0:
+        return None
+    return {name: max(values, default=float("nan")) for name, values in found.items()}
+
+
+def _largest(expected: NDArray[Any], got: NDArray[Any]) -> float:
+    if expected.shape != got.shape:
+        return float("inf")
+    return float(np.max(np.abs(expected - got), initial=0.0))
+
+
+def _compare_scores(
+    name: str, case: Mapping[str, NDArray[Any]], result: UnitResult, found: dict[str, list[float]]
+) -> None:
+    if f"{name}_posterior" in case and result.posterior is not None:
+        expected = case[f"{name}_posterior"]
+        got = result.posterior if expected.ndim == 3 else result.posterior[0]
+        found["posterior"].append(_largest(expected, got))
+    if f"{name}_accuracy" in case:
+        expected = case[f"{name}_accuracy"]
+        accuracy = result.metrics[:, 0]
+        got = accuracy[1:] if expected.ndim == 2 else accuracy[0] if expected.ndim == 1 else accuracy[0, 0]
+        found["accuracy"].append(_largest(expected, np.asarray(got)))
+
+
+def _compare_training(
+    case: Mapping[str, NDArray[Any]], unit: Unit, result: UnitResult, found: dict[str, list[float]]
+) -> None:
+    for index, parents in enumerate(unit.sets):
+        tables = ande.unpack(result.weights[index], parents, unit.arity, unit.n_classes)
+        for part, got in tables.items():
+            if f"w{index}_{part}" in case:
+                found["weights"].append(_largest(case[f"w{index}_{part}"], got))
+        if f"objective{index}" in case:
+            expected = case[f"objective{index}"]
+            got = result.objective_by_set[1:, :, index]
+            found["objective"].append(_largest(expected / np.abs(expected), got / np.abs(expected)))

@@ -1,0 +1,419 @@
+"""Tables, frames and trees made from result files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from fedande_mpi.analysis import open_results, open_tree
+from fedande_mpi.celldata import CellData
+from fedande_mpi.errors import ResultsError
+from fedande_mpi.formatting import format_table
+from fedande_mpi.merging import merge
+from fedande_mpi.reporting import nan_mean, summarise, table, table_rows
+from fedande_mpi.results import write_cell
+from fedande_mpi.schema import FIELDS
+from tests.result_files import filled, info, save_sidecar
+
+HEADER = "dataset,model,method,scope,clients,epsilon,round,repeats,folds,accuracy,accuracy_sd,cll"
+
+
+def generative(name="g", **changes):
+    values = {"name": name, "model": "A1DE", "method": "generative", "rounds": (1,), "epsilon": 1.0}
+    values |= {"epsilon_scope": "counts", "sensitivity": "paper", "config_sha256": name.ljust(64, "0")}
+    values["config"] = "seed = 1\nclients = [3]\n[generative]\nepsilon = 1.0\n[discriminative]\nrounds = 99\n"
+    return info(**values | changes)
+
+
+def discriminative(name="d", **changes):
+    return info(**{"name": name, "config_sha256": name.ljust(64, "0")} | changes)
+
+
+def columns(text):
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+# --- table -------------------------------------------------------------------------------------------------
+
+
+def test_a_cell_is_one_row_at_its_last_round(tmp_path):
+    write_cell(tmp_path, filled(discriminative()))
+    text = format_table(table(tmp_path), "csv")
+    assert text.splitlines()[0] == HEADER
+    (row,) = columns(text)
+    # accuracy = .5 + round/10 + repeat/100 + fold/1000 + client/10000, by tests/result_files.py
+    units = np.array([0.7 + r / 100 + f / 1000 + 0.0001 for r in range(2) for f in range(3)])
+    assert row == {
+        "dataset": "tic-tac-toe", "model": "A1DE-w", "method": "discriminative", "scope": "federated",
+        "clients": "3", "epsilon": "", "round": "2", "repeats": "2", "folds": "3",
+        "accuracy": f"{units.mean():.6f}", "accuracy_sd": f"{units.std(ddof=1):.6f}",
+        "cll": f"{-1 / 3 - 0.01:.6f}",
+    }  # fmt: skip
+
+
+def test_only_complete_units_count(tmp_path):
+    write_cell(tmp_path, filled(discriminative(), units=[(1, 2)]))
+    (row,) = table_rows(tmp_path)
+    assert row["accuracy"] == pytest.approx(0.7121)
+    assert row["accuracy_sd"] is None
+    assert (row["repeats"], row["folds"]) == (1, 1)
+    assert columns(format_table(table(tmp_path), "csv"))[0]["accuracy_sd"] == ""
+
+
+def test_the_last_evaluated_round_counts(tmp_path):
+    cell = filled(discriminative())
+    for path in ("/test/accuracy", "/test/cll"):
+        cell.arrays[path][:, :, 2] = np.nan
+    write_cell(tmp_path, cell)
+    assert table_rows(tmp_path)[0]["round"] == 1
+
+
+def test_every_evaluated_round_is_a_row(tmp_path):
+    cell = filled(discriminative())
+    cell.arrays["/test/accuracy"][:, :, 1] = np.nan
+    write_cell(tmp_path, cell)
+    assert [row["round"] for row in table_rows(tmp_path, rounds=True)] == [0, 2]
+
+
+def test_a_client_that_was_not_scored_is_left_out(tmp_path):
+    cell = filled(discriminative(), units=[(0, 0)])
+    for path in ("/test/accuracy", "/test/cll"):
+        cell.arrays[path][:, :, :, 2] = np.nan
+    write_cell(tmp_path, cell)
+    assert table_rows(tmp_path)[0]["accuracy"] == pytest.approx(0.70005)
+
+
+def test_an_infinite_cll_stays_infinite(tmp_path):
+    cell = filled(discriminative())
+    cell.arrays["/test/cll"][0, 0, 2, 0] = -np.inf
+    write_cell(tmp_path, cell)
+    assert columns(format_table(table(tmp_path), "csv"))[0]["cll"] == "-inf"
+    assert json.loads(format_table(table(tmp_path), "json"))[0]["cll"] == "-inf"
+
+
+@pytest.mark.parametrize(
+    ("cell", "shown"),
+    [
+        (discriminative(), ""),
+        (generative(), "1"),
+        (generative(epsilon=0.1), "0.1"),
+        (generative(epsilon=float("inf")), "inf"),
+        (generative(epsilon=None, scope="local"), "inf"),
+    ],
+)
+def test_epsilon_is_empty_finite_or_infinite(tmp_path, cell, shown):
+    write_cell(tmp_path, filled(cell))
+    assert columns(format_table(table(tmp_path), "csv"))[0]["epsilon"] == shown
+
+
+def test_a_centralised_cell_has_one_client(tmp_path):
+    write_cell(tmp_path, filled(generative(scope="centralised", n_clients=5)))
+    assert table_rows(tmp_path)[0]["clients"] == 1
+
+
+def test_other_keys_that_differ_are_columns(tmp_path):
+    config = discriminative().config
+    write_cell(
+        tmp_path, filled(discriminative("a", config=config.replace("local_steps = 5", "local_steps = 7")))
+    )
+    write_cell(tmp_path, filled(discriminative("b", config=config.replace("repeats = 2", "repeats = 3"))))
+    write_cell(tmp_path, filled(generative()))
+    text = format_table(table(tmp_path), "csv")
+    # Neither what only one method has, nor a key that changes no result, nor another method's section.
+    assert text.splitlines()[0] == f"{HEADER},local_steps"
+    assert [(row["model"], row["local_steps"]) for row in columns(text)] == [
+        ("A1DE", ""), ("A1DE-w", "5"), ("A1DE-w", "7"),
+    ]  # fmt: skip
+
+
+def test_a_data_set_that_changed_under_its_name_is_told_apart(tmp_path):
+    write_cell(tmp_path, filled(discriminative("a")))
+    write_cell(tmp_path, filled(discriminative("b", dataset_sha256="e" * 64)))
+    assert "dataset_sha256" in table(tmp_path).columns
+    write_cell(tmp_path / "x", filled(discriminative("a")))
+    write_cell(tmp_path / "x", filled(discriminative("c", dataset="car", dataset_sha256="e" * 64)))
+    assert "dataset_sha256" not in table(tmp_path / "x").columns
+
+
+def test_rows_are_sorted_by_their_keys(tmp_path):
+    for clients in (10, 5, 100):
+        write_cell(tmp_path, filled(discriminative(f"d{clients}", n_clients=clients)))
+    write_cell(tmp_path, filled(discriminative("car", dataset="car", n_clients=7)))
+    assert [(r["dataset"], r["clients"]) for r in table_rows(tmp_path)] == [
+        ("car", 7), ("tic-tac-toe", 5), ("tic-tac-toe", 10), ("tic-tac-toe", 100),
+    ]  # fmt: skip
+
+
+def test_a_merged_file_gives_the_same_table(tmp_path):
+    write_cell(tmp_path / "run", filled(discriminative()))
+    write_cell(tmp_path / "run", filled(generative()))
+    merge(tmp_path / "run", tmp_path / "all.h5")
+    expected = format_table(table(tmp_path / "run"), "csv")
+    assert format_table(table(tmp_path / "all.h5"), "csv") == expected
+    assert format_table(table([tmp_path / "all.h5", tmp_path / "run"]), "csv") == expected
+
+
+def test_nothing_complete_is_an_error(tmp_path):
+    write_cell(tmp_path, CellData.empty(discriminative()))
+    with pytest.raises(ResultsError, match="found none in 1 cells"):
+        table(tmp_path)
+
+
+# --- pivot -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def grid(tmp_path):
+    for clients in (3, 10):
+        write_cell(tmp_path, filled(discriminative(f"d{clients}", n_clients=clients)))
+        write_cell(tmp_path, filled(generative(f"g{clients}", n_clients=clients)))
+    return tmp_path
+
+
+def test_a_pivot_has_the_other_differing_keys_as_columns(grid):
+    pivot = table(grid, by="dataset,method")
+    assert pivot.columns == (
+        "dataset", "method", "A1DE C=3", "A1DE C=10", "A1DE-w C=3", "A1DE-w C=10",
+    )  # fmt: skip
+    assert [row["method"] for row in pivot.rows] == ["discriminative", "generative"]
+    assert pivot.rows[0]["A1DE C=3"] is None
+    assert pivot.rows[0]["A1DE-w C=3"] == pytest.approx(0.7061)
+
+
+def test_n_stands_for_the_model_weighted_or_not(grid):
+    pivot = table(grid, by=["n", "clients"])
+    assert pivot.columns == ("n", "clients", "discriminative", "generative")
+    assert [(row["n"], row["clients"]) for row in pivot.rows] == [(1, 3), (1, 10)]
+
+
+def test_a_pivot_without_other_keys_has_one_column(grid):
+    assert table(grid, by="model,method,clients").columns == ("model", "method", "clients", "accuracy")
+
+
+def test_a_pivot_over_rounds(tmp_path):
+    write_cell(tmp_path, filled(discriminative()))
+    assert table(tmp_path, rounds=True, by="model").columns == ("model", "round=0", "round=1", "round=2")
+    assert table(tmp_path, rounds=True, by="round").columns == ("round", "accuracy")
+
+
+def test_a_pivot_takes_any_setting_dotted_or_not(grid):
+    assert table(grid, by="discriminative.local_steps").columns[0] == "local_steps"
+
+
+def test_an_unknown_key_is_refused_with_the_nearest(grid):
+    with pytest.raises(ResultsError, match=r"got 'datsaet'; did you mean 'dataset'\?"):
+        table(grid, by="datsaet")
+
+
+# --- formats -----------------------------------------------------------------------------------------------
+
+
+def test_markdown_marks_the_best_of_every_row(grid):
+    lines = format_table(table(grid, by="clients"), "md").splitlines()
+    assert lines[0] == "| clients | A1DE generative | A1DE-w discriminative |"
+    assert lines[1] == "| ------: | --------------: | --------------------: |"
+    assert lines[2] == "|       3 |          0.5061 |            **0.7061** |"
+
+
+def test_markdown_without_pivot_marks_nothing(grid):
+    assert "**" not in format_table(table(grid), "md")
+
+
+def test_equal_numbers_are_all_marked(grid):
+    pivot = table(grid, by="clients")
+    for row in pivot.rows:
+        row["A1DE generative"] = row["A1DE-w discriminative"] + 1e-6
+    assert format_table(pivot, "md").splitlines()[2].count("**") == 4
+
+
+def test_latex_uses_booktabs_and_escapes(tmp_path):
+    write_cell(tmp_path, filled(discriminative(dataset="a_b & 5%")))
+    write_cell(tmp_path, filled(generative(dataset="a_b & 5%")))
+    text = format_table(table(tmp_path, by="dataset"), "latex")
+    assert text.splitlines() == [
+        r"\begin{tabular}{lrr}",
+        r"\toprule",
+        r"dataset & A1DE generative & A1DE-w discriminative \\",
+        r"\midrule",
+        r"a\_b \& 5\% & 0.5061 & \textbf{0.7061} \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+
+
+def test_json_is_a_list_of_rows(grid):
+    rows = json.loads(format_table(table(grid), "json"))
+    assert list(rows[0]) == HEADER.split(",")
+    assert rows[0]["epsilon"] == 1.0
+    assert rows[-1]["epsilon"] is None
+
+
+def test_an_unknown_format_is_refused(grid):
+    with pytest.raises(ResultsError, match="expected one of md, csv, latex, json, got 'xml'"):
+        format_table(table(grid), "xml")
+
+
+def test_means_leave_out_nan_without_warnings():
+    values = np.array([[1.0, np.nan, 3.0], [np.nan, np.nan, np.nan], [-np.inf, 1.0, np.nan]])
+    np.testing.assert_array_equal(nan_mean(values, axis=1), [2.0, np.nan, -np.inf])
+
+
+# --- show --------------------------------------------------------------------------------------------------
+
+
+def test_a_summary_has_progress_configuration_and_accuracy(tmp_path):
+    write_cell(tmp_path, filled(discriminative(), units=[(0, 0), (0, 1)]))
+    (summary,) = summarise(tmp_path)
+    assert (summary.complete, summary.total) == (2, 6)
+    assert summary.info.config == discriminative().config
+    assert [number for number, _, _ in summary.accuracy] == [0, 1, 2]
+    assert summary.accuracy[2][1] == pytest.approx(0.7006)
+    assert summary.accuracy[2][2] == pytest.approx(0.001 / np.sqrt(2))
+
+
+def test_a_cell_without_results_has_a_summary(tmp_path):
+    write_cell(tmp_path, CellData.empty(discriminative()))
+    assert summarise(tmp_path)[0].accuracy == []
+
+
+# --- pandas ------------------------------------------------------------------------------------------------
+
+
+def test_the_frame_is_tidy(tmp_path):
+    cell = filled(discriminative(), units=[(0, 1), (1, 2)])
+    write_cell(tmp_path, cell)
+    frame = open_results(tmp_path)
+    assert len(frame) == 2 * 3 * 3
+    for row in frame.to_dict("records"):
+        place = (row["repeat"], row["fold"], row["round"], row["client"])
+        for field in FIELDS:
+            if field.path.startswith(("/test/", "/train/")):
+                stored = cell.arrays[field.path][place]
+                np.testing.assert_array_equal(row[field.path.split("/")[-1]], stored)
+    assert not frame.duplicated(["repeat", "fold", "round", "client"]).any()
+    assert frame["local_steps"].unique().tolist() == [5]
+    assert frame["epsilon"].isna().all()
+    assert frame["iterations"].dtype == np.dtype("i4")
+
+
+def test_the_frame_of_several_cells_has_all_settings(tmp_path):
+    write_cell(tmp_path, filled(discriminative()))
+    write_cell(tmp_path, filled(generative(epsilon=None, scope="centralised", n_clients=5)))
+    frame = open_results([tmp_path]).set_index("model")
+    assert list(frame.columns[:8]) == [
+        "dataset", "n", "method", "scope", "clients", "epsilon", "epsilon_scope", "sensitivity",
+    ]  # fmt: skip
+    assert frame.loc["A1DE", "clients"].unique().tolist() == [1]
+    assert np.isinf(frame.loc["A1DE", "epsilon"]).all()
+    assert frame.loc["A1DE", "local_steps"].isna().all()
+
+
+def test_the_frame_agrees_with_the_table(tmp_path):
+    write_cell(tmp_path, filled(discriminative()))
+    frame = open_results(tmp_path)
+    means = frame[frame["round"] == 2].groupby(["repeat", "fold"])["accuracy"].mean()
+    (row,) = table_rows(tmp_path)
+    assert means.mean() == pytest.approx(row["accuracy"])
+    assert means.std() == pytest.approx(row["accuracy_sd"])
+
+
+def test_the_frame_of_nothing_complete_is_empty(tmp_path):
+    write_cell(tmp_path, CellData.empty(discriminative()))
+    frame = open_results(tmp_path)
+    assert len(frame) == 0
+    assert "accuracy" in frame.columns
+
+
+@pytest.mark.parametrize(("function", "module"), [(open_results, "pandas"), (open_tree, "h5netcdf")])
+def test_a_missing_extra_is_one_clear_line(tmp_path, monkeypatch, function, module):
+    path = write_cell(tmp_path, filled(discriminative()))
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(
+        ResultsError, match=rf"{module} is not installed; pip install 'fedande-mpi\[analysis\]'"
+    ):
+        function(path)
+
+
+def test_tables_need_no_extra(tmp_path, monkeypatch):
+    for module in ("pandas", "xarray", "h5netcdf"):
+        monkeypatch.setitem(sys.modules, module, None)
+    write_cell(tmp_path, filled(discriminative()))
+    assert format_table(table(tmp_path))
+
+
+# --- xarray ------------------------------------------------------------------------------------------------
+
+
+def test_xarray_opens_a_cell_as_a_tree(tmp_path):
+    cell = filled(discriminative())
+    path = write_cell(tmp_path, cell)
+    with xr.open_datatree(path, engine="h5netcdf") as tree:
+        assert set(tree.children) == {"test", "train", "communication", "timing", "provenance", "folds"}
+        for field in FIELDS:
+            found = tree[field.path]
+            assert found.dims == field.dims
+            assert found.attrs == {"units": field.units, "description": field.description}
+            np.testing.assert_array_equal(found.values, cell.arrays[field.path])
+            for name in field.dims:
+                assert name in found.coords
+        assert tree["test/accuracy"].sel(round=2, client=1, repeat=0, fold=0) == pytest.approx(0.7001)
+        assert tree.attrs["model"] == "A1DE-w"
+
+
+def test_xarray_opens_one_group(tmp_path):
+    path = write_cell(tmp_path, filled(discriminative()))
+    with xr.open_dataset(path, engine="h5netcdf", group="test") as test:
+        assert test["accuracy"].dims == ("repeat", "fold", "round", "client")
+
+
+def test_xarray_opens_a_merged_file(tmp_path):
+    write_cell(tmp_path, filled(discriminative()))
+    write_cell(tmp_path, filled(generative()))
+    merge(tmp_path, tmp_path / "all.h5")
+    for tree in (xr.open_datatree(tmp_path / "all.h5", engine="h5netcdf"), open_tree(tmp_path / "all.h5")):
+        with tree:
+            assert tree["cells/d/test/accuracy"].sizes["round"] == 3
+            assert tree["cells/g/test/accuracy"].coords["round"].values.tolist() == [1]
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_a_tree_has_the_sidecars_that_exist(tmp_path, merged):
+    cell = filled(discriminative())
+    weights, predictions = save_sidecar(tmp_path, cell, 0, 1)
+    save_sidecar(tmp_path, cell, 0, 2)
+    path = write_cell(tmp_path, cell)
+    (tmp_path / "d.r0.f2.h5").unlink()
+    if merged:
+        merge(path, tmp_path / "sub" / "all.h5")
+        path = tmp_path / "sub" / "all.h5"
+    with open_tree(path) as tree:
+        root = tree["cells/d"] if merged else tree
+        np.testing.assert_array_equal(root["saved/r0_f1/weights/values"].values, weights.values)
+        posterior = root["saved/r0_f1/predictions/posterior"]
+        assert posterior.dims == ("client", "test_row", "class")
+        np.testing.assert_array_equal(posterior.values, predictions.posterior)
+        assert "r0_f2" not in root["saved"].children
+        assert root["test/accuracy"].coords["round"].values.tolist() == [0, 1, 2]
+    with xr.open_dataset(path, engine="h5netcdf", group="cells/d/test" if merged else "test") as test:
+        assert "accuracy" in test
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_a_sidecar_opens_as_a_tree(tmp_path, n):
+    cell = filled(discriminative())
+    save_sidecar(tmp_path, cell, 0, 1, n=n)
+    with open_tree(tmp_path / "d.r0.f1.h5") as tree:
+        assert tree["weights/parent_sets"].dims == ("parent_set", "parent")
+        assert tree["weights/values"].dims == ("model", "weight")
+
+
+def test_a_damaged_file_is_one_clear_error(tmp_path):
+    (tmp_path / "x.h5").write_text("no HDF5")
+    with pytest.raises(ResultsError, match="damaged or incomplete"):
+        open_tree(tmp_path / "x.h5")
