@@ -101,12 +101,17 @@ def n_cells(parents: ArrayLike, arity: IntArray, granularity: str = "parameter")
     ``granularity = "attribute"`` counts the cells of the weights of the paper's index set: one for the
     prior, one for the parents, and one per parent state and child.
     """
-    parents = np.asarray(parents, dtype=np.int64)
-    q = n_parent_states(parents, arity)
+    return int(cells_per_set(np.asarray(parents, dtype=np.int64)[None], arity, granularity)[0])
+
+
+def cells_per_set(sets: IntArray, arity: IntArray, granularity: str = "parameter") -> NDArray[np.int64]:
+    """Return `n_cells` of many parent sets ``(|P|, n)`` at once, shape ``(|P|,)``."""
+    q = np.prod(arity[sets], axis=1, dtype=np.int64)
+    n = sets.shape[1]
     if granularity == "attribute":
-        return 1 + (parents.size > 0) + q * (arity.size - parents.size)
-    values = int(arity.sum() - arity[parents].sum())
-    return 1 + (q if parents.size else 0) + q * values
+        return np.asarray(1 + (n > 0) + q * (arity.size - n))
+    values = arity.sum() - arity[sets].sum(axis=1, dtype=np.int64)
+    return np.asarray(1 + (q if n else 0) + q * values)
 
 
 def count_tables(X: IntArray, y: IntArray, parents: ArrayLike, arity: IntArray, n_classes: int) -> FloatArray:

@@ -315,21 +315,21 @@ def penalty(problem: Problem, w: NDArray[np.float64]) -> float:
     return 0.5 * problem.l2 * total
 
 
-def _scores(
+def scores(
     X: IntArray, parents: ArrayLike, arity: IntArray, w: FloatArray, log_theta: FloatArray
 ) -> tuple[FloatArray, NDArray[np.int64]]:
-    """Return scores (m, o) of one SPnDE and the parent states (m,); a missing child adds nothing."""
+    """Return the scores (m, o) of one SPnDE and the parent states (m,); a missing child adds nothing."""
     o = log_theta.shape[-1]
     product = ande.unpack(log_theta * _per_cell(w, parents, arity, o), parents, arity, o)
     state = ande.parent_states(X, parents, arity)
-    scores = np.tile(product["prior"], (X.shape[0], 1))
+    score = np.tile(product["prior"], (X.shape[0], 1))
     here = state >= 0
     if "parents" in product:
-        scores[here] += product["parents"].T[state[here]]
+        score[here] += product["parents"].T[state[here]]
     for j in ande.children_of(parents, arity.size):
         used = here & (X[:, j] >= 0)
-        scores[used] += product[f"child{j}"][:, state[used], X[used, j]].T
-    return scores, state
+        score[used] += product[f"child{j}"][:, state[used], X[used, j]].T
+    return score, state
 
 
 def _per_cell(w: FloatArray, parents: ArrayLike, arity: IntArray, n_classes: int) -> FloatArray:
@@ -378,9 +378,9 @@ def predict_proba(
     (m, o) array of float64
         Rows sum to 1; NaN for a row with a missing parent, on which this SPnDE has no say.
     """
-    scores, state = _scores(X, parents, arity, np.asarray(w, dtype=np.float64), log_theta)
-    scores -= scores.max(axis=1, keepdims=True)
-    posterior = np.exp(scores)
+    score, state = scores(X, parents, arity, np.asarray(w, dtype=np.float64), log_theta)
+    score -= score.max(axis=1, keepdims=True)
+    posterior = np.exp(score)
     posterior /= posterior.sum(axis=1, keepdims=True)
     posterior[state < 0] = np.nan
     return posterior
@@ -422,12 +422,12 @@ def negative_cll(
     """
     w = np.asarray(w, dtype=np.float64)
     o = log_theta.shape[-1]
-    scores, state = _scores(X, parents, arity, w, log_theta)
+    score, state = scores(X, parents, arity, w, log_theta)
     used = np.flatnonzero(state >= 0)
-    scores = scores[used] - scores[used].max(axis=1, keepdims=True)
-    log_norm = np.log(np.exp(scores).sum(axis=1))
-    value = float(np.sum(log_norm - scores[np.arange(used.size), y[used]]))
-    residual = np.exp(scores - log_norm[:, None])
+    score = score[used] - score[used].max(axis=1, keepdims=True)
+    log_norm = np.log(np.exp(score).sum(axis=1))
+    value = float(np.sum(log_norm - score[np.arange(used.size), y[used]]))
+    residual = np.exp(score - log_norm[:, None])
     residual[np.arange(used.size), y[used]] -= 1.0
     per_cell = np.empty((ande.n_cells(parents, arity), o))
     for k in range(o):

@@ -14,15 +14,17 @@ import os
 import pickle
 import sys
 import time
+import traceback
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedande_mpi.errors import FederationError
+from fedande_mpi.errors import FedandeError, FederationError, Interrupted
 
 T = TypeVar("T")
 Program = Generator[bool, None, T]
@@ -71,6 +73,8 @@ class Communicator(Protocol):
 
     rank: int
     size: int
+    ranks_here: int
+    """Ranks that share this machine."""
 
     def grid(self, n_groups: int, n_shards: int) -> Grid:
         """Arrange the hosts; collective."""
@@ -219,6 +223,7 @@ class SerialComm:
 
     rank = 0
     size = 1
+    ranks_here = 1
 
     def grid(self, n_groups: int, n_shards: int) -> Grid:
         """Return the 1 x 1 grid."""
@@ -292,6 +297,15 @@ class _MpiLink:
                 yield from _wait(self.comm.Ireduce(piece, None, op=MPI.SUM, root=0))
 
 
+def _ranks_here(world: Any) -> int:
+    from mpi4py import MPI
+
+    node = world.Split_type(MPI.COMM_TYPE_SHARED)
+    size = int(node.Get_size())
+    node.Free()
+    return size
+
+
 def _mpi_type(array: Array) -> Any:
     from mpi4py import MPI
 
@@ -356,6 +370,7 @@ class MpiComm:
         self.rank = int(world.Get_rank())
         self.size = int(world.Get_size())
         self._grid: tuple[tuple[int, int], _MpiGrid] | None = None
+        self.ranks_here = _ranks_here(world)
 
     def grid(self, n_groups: int, n_shards: int) -> Grid:
         """Arrange the hosts in `n_groups` x `n_shards`; the last arrangement is kept and reused."""
@@ -411,14 +426,39 @@ class MpiComm:
         sys.stderr.flush()
         self._world.Abort(code)
 
-    def ranks_here(self) -> int:
-        """Return how many ranks share this node."""
-        from mpi4py import MPI
 
-        node = self._world.Split_type(MPI.COMM_TYPE_SHARED)
-        size = int(node.Get_size())
-        node.Free()
-        return size
+@contextmanager
+def ending_job(comm: Communicator) -> Iterator[None]:
+    """End the whole job when something raises on this rank, so that the others never wait for it.
+
+    A single process just raises. An `Interrupted` that reached all ranks is told once, by rank 0.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if comm.size == 1:
+            raise
+        if comm.rank != 0 and isinstance(error, Interrupted):
+            time.sleep(1.0)  # rank 0 was told as well, as a rule
+        code = report_error(error)
+        comm.abort(code)
+        raise
+
+
+def report_error(error: BaseException) -> int:
+    """Print an error as one line on standard error (a traceback if unexpected); return the exit code."""
+    notes = "".join(f" [{note}]" for note in getattr(error, "__notes__", ()))
+    if isinstance(error, FedandeError):
+        line, code = f"fedande: {error}{notes}", error.exit_code
+    elif isinstance(error, KeyboardInterrupt):
+        line, code = "fedande: interrupted; run the same command again to continue", Interrupted.exit_code
+    elif isinstance(error, MemoryError):
+        line, code = f"fedande: out of memory{notes}: fewer ranks per machine or a smaller block_mib help", 1
+    else:
+        traceback.print_exception(error, file=sys.stderr)
+        line, code = f"fedande: unexpected {type(error).__name__}: {error}{notes}", 70
+    print(line.replace("\n", " "), file=sys.stderr, flush=True)
+    return code
 
 
 LAUNCHERS = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")

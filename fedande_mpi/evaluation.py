@@ -15,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedande_mpi import touched
+from fedande_mpi import ande, cll, touched
+from fedande_mpi.ande import count_tables
 from fedande_mpi.cll import exp_nonpositive
 from fedande_mpi.jit import compiled
 from fedande_mpi.local import Clients, Theta
@@ -409,6 +410,75 @@ def posteriors(sums: Sums, usable: NDArray[np.int64], bits: int, joint: bool) ->
     if joint:
         return np.asarray(p / p.sum(axis=2, keepdims=True))
     return np.asarray(p / usable[None, :, None])
+
+
+def fall_back(
+    rows: NDArray[np.int32],
+    X: NDArray[np.int32],
+    y: NDArray[np.int32],
+    arity: NDArray[np.int64],
+    n_classes: int,
+    *,
+    order: int,
+    rule: tuple[str, float],
+    joint: bool,
+    prior: NDArray[np.float64] | None = None,
+) -> NDArray[np.float64]:
+    """Score rows with so many missing values that no parent set of the model's order is complete.
+
+    Lower orders are tried in turn, down to NB, which always has a say; with ``order = -1`` the prior decides.
+
+    Parameters
+    ----------
+    rows : (k, d) array of int32
+        The rows to score.
+    X, y : (m, d), (m,) array of int32
+        Training rows of the model.
+    arity : (d,) array of int64
+    n_classes : int
+    order : int
+        First order to try, or -1.
+    rule : (str, float)
+        Smoothing and pseudocount.
+    joint : bool
+        Sum joints instead of posteriors.
+    prior : (o,) array of float64, optional
+        Class probabilities, instead of those of the training rows.
+
+    Returns
+    -------
+    (k, o) array of float64
+    """
+    posterior = np.zeros((rows.shape[0], n_classes))
+    if order < 0:
+        if prior is None:
+            a = ande.pseudocounts(rule[0], rule[1], n_classes)
+            smoothed = np.bincount(y, minlength=n_classes) + a
+            prior = np.asarray(smoothed / smoothed.sum(), dtype=np.float64)
+        posterior[:] = prior
+        return posterior
+    left = np.arange(rows.shape[0])
+    for n in range(order, -1, -1):
+        sets = ande.parent_sets(arity.size, n)
+        terms = []
+        for parents in sets:
+            theta = ande.log_theta(count_tables(X, y, parents, arity, n_classes), parents, arity, *rule)
+            scores, states = cll.scores(rows[left], parents, arity, np.array(1.0), theta)
+            scores[states < 0] = -np.inf
+            terms.append(scores)
+        stack = np.array(terms)  # (|P|, k, o)
+        usable = np.isfinite(stack[:, :, 0]).sum(axis=0)
+        done = usable > 0
+        top = stack[:, done].max(axis=2 if not joint else (0, 2), keepdims=True)
+        weight = np.exp(stack[:, done] - np.where(np.isfinite(top), top, 0.0))
+        if not joint:
+            weight /= np.maximum(weight.sum(axis=2, keepdims=True), 1e-300)
+        total = weight.sum(axis=0)
+        posterior[left[done]] = total / total.sum(axis=1, keepdims=True)
+        left = left[~done]
+        if not left.size:
+            break
+    return posterior
 
 
 def empty_sums(n_clients: int, n_rows: int, n_classes: int) -> Sums:

@@ -26,7 +26,7 @@ from fedande_mpi import evaluation
 from fedande_mpi.arrangement import Arrangement
 from fedande_mpi.comm import Communicator, Program, drive
 from fedande_mpi.host import Host
-from fedande_mpi.server import Server, exact_release
+from fedande_mpi.server import Server
 from fedande_mpi.unit import Unit, Where
 
 FloatArray = NDArray[np.float64]
@@ -46,7 +46,7 @@ class UnitResult:
     evaluations: IntArray
     stop_reason: IntArray
     seconds: dict[str, FloatArray]
-    """``local``, ``wait``, ``evaluate`` (sums over hosts) and ``aggregate``, each (rounds,)."""
+    """``local``, ``wait``, ``evaluate`` (the largest of all hosts) and ``aggregate``, each (rounds,)."""
     server_cpu: float
     """CPU seconds of rank 0 from the first broadcast to the last gather; NaN where it hosts clients too."""
     server_wall: float
@@ -58,7 +58,11 @@ class UnitResult:
 
 
 def run_unit(
-    comm: Communicator, unit: Unit, arrangement: Arrangement, poll: Callable[[], None] = lambda: None
+    comm: Communicator,
+    unit: Unit,
+    arrangement: Arrangement,
+    poll: Callable[[], None] = lambda: None,
+    got_on: Callable[[float], None] = lambda share: None,
 ) -> UnitResult | None:
     """Compute one unit on all ranks; collective.
 
@@ -71,6 +75,8 @@ def run_unit(
         Who computes what; changes no bit of the result.
     poll : callable
         Called between compiled calls and while waiting; may raise to end the unit.
+    got_on : callable
+        Told on rank 0 which share of the unit is done, bit by bit.
 
     Returns
     -------
@@ -84,20 +90,23 @@ def run_unit(
     """
     where = Where(comm.rank)
     try:
-        return _run_unit(comm, unit, arrangement, poll, where)
+        return _run_unit(comm, unit, arrangement, poll, got_on, where)
     except Exception as error:
         error.add_note(str(where))
         raise
 
 
 def _run_unit(
-    comm: Communicator, unit: Unit, arrangement: Arrangement, poll: Callable[[], None], where: Where
+    comm: Communicator,
+    unit: Unit,
+    arrangement: Arrangement,
+    poll: Callable[[], None],
+    got_on: Callable[[float], None],
+    where: Where,
 ) -> UnitResult | None:
     grid = comm.grid(arrangement.n_groups, arrangement.n_shards)
-    server = Server(unit, arrangement, where)
-    programs: list[Program[Any]] = []
-    for shard, link in enumerate(grid.server_links):
-        programs.append(server.shard(link, shard, exact_release(unit) if unit.pools else None))
+    server = Server(unit, arrangement, where, got_on=got_on)
+    programs: list[Program[Any]] = [server.shard(link, at) for at, link in enumerate(grid.server_links)]
     host = None
     if grid.host is not None and grid.host_link is not None and grid.group_link is not None:
         host = Host(unit, arrangement, *grid.host, where)
@@ -127,8 +136,8 @@ def _assemble(
     n_rounds, n_clients = len(unit.cell.rounds), unit.cell.clients
     metrics = np.full((n_rounds, len(evaluation.METRICS), n_clients), np.nan)
     n_sets = len(unit.sets)
-    reports = [
-        np.zeros((n_rounds, n_clients, n_sets)),
+    reports: list[NDArray[Any]] = [
+        np.zeros((n_rounds, n_clients, n_sets), dtype=np.float64),
         *(np.zeros((n_rounds, n_clients, n_sets), dtype=np.int64) for _ in range(3)),
     ]
     trained: set[int] = set()
@@ -142,7 +151,7 @@ def _assemble(
             for whole, part in zip(reports, parts, strict=True):
                 whole[position][np.ix_(members, shard)] = part
         for name, values in summary["seconds"].items():
-            seconds[name] = seconds[name] + values
+            seconds[name] = np.maximum(seconds[name], values)
         for position, values in zip(unit.evaluated, summary.get("metrics", ()), strict=False):
             if unit.pools and values.shape[1]:
                 metrics[position] = values  # one model for all clients
@@ -153,7 +162,8 @@ def _assemble(
             if posterior is None:
                 posterior = np.zeros((n_clients, *part.shape[1:]))
             posterior[slice(None) if unit.pools else slice(members.start, members.stop)] = part
-    objective, iterations, evaluations, stop = reports
+    objective: FloatArray = reports[0]
+    iterations, evaluations, stop = reports[1:]
     shape = (n_rounds, n_clients)
     result = UnitResult(
         metrics=metrics,

@@ -61,6 +61,7 @@ class Host:
         joint = cell.combine == "joint"
         self.top = np.full((n_scored, m if joint else 0), -np.inf)
         self.reports: dict[int, list[local.Report]] = {}
+        self.pooled_prior: FloatArray | None = None
 
     def run(self, link: Link, group_link: Link) -> Program[None]:
         """Compute the shard's blocks, then add the sums of the shards for this group of clients."""
@@ -125,6 +126,7 @@ class Host:
         pooled = np.empty(int(bounds[-1]))
         yield from self.clock.waiting(link.broadcast(pooled), 0)
         block.theta = self._theta(block.layout, pooled)
+        self.pooled_prior = np.exp(pooled[: unit.n_classes])
 
     def _rounds(self, link: Link, block: Block) -> Program[None]:
         unit = self.unit
@@ -319,6 +321,37 @@ class Host:
                         )
                     yield True
 
+    def _fill_unusable(self) -> IntArray:
+        """Give the rows on which no parent set has a say a posterior; return the usable sets per row."""
+        unit, cell = self.unit, self.unit.cell
+        usable = evaluation.usable_sets(self.held_out.X, unit.sets)
+        rows = np.flatnonzero(usable == 0)
+        if not rows.size:
+            return usable
+        scored = range(self.sums[0].posterior.shape[0])
+        for c in scored:
+            own = slice(self.clients.start[c], self.clients.start[c + 1])
+            X, y = self.clients.X[own], self.clients.y[own]
+            if unit.pools:
+                X, y = unit.X[unit.owner >= 0], unit.y[unit.owner >= 0]
+            exact = not unit.pools or cell.epsilon == float("inf")
+            posterior = evaluation.fall_back(
+                self.held_out.X[rows],
+                X,
+                y,
+                unit.arity,
+                unit.n_classes,
+                # weighted models and noisy counts have nothing of lower order to fall back on but the prior
+                order=cell.n - 1 if exact and not cell.weighted else -1,
+                rule=(cell.smoothing, cell.pseudocount),
+                joint=cell.combine == "joint",
+                prior=self.pooled_prior,
+            )
+            for sums in self.sums:
+                sums.posterior[c, rows] = np.rint(posterior * 2.0**self.bits).astype(np.int64)
+        usable[rows] = 1
+        return usable
+
     # ------------------------------------------------------------ what leaves the host
 
     def summary(self) -> dict[str, Any]:
@@ -334,7 +367,7 @@ class Host:
             },
         }
         if self.shard == 0:
-            usable = np.maximum(evaluation.usable_sets(self.held_out.X, unit.sets), 1)
+            usable = self._fill_unusable()
             joint = unit.cell.combine == "joint"
             summary["metrics"] = [
                 evaluation.metrics(sums, usable, self.bits, joint, self.held_out.y) for sums in self.sums

@@ -43,6 +43,17 @@ def compiled(function: _F) -> _F:
     return cast(_F, dispatcher)
 
 
+def is_cached(*functions: Callable[..., Any]) -> bool:
+    """Say whether the machine code of compiled functions is on disk, as far as Numba tells."""
+    for function in functions:
+        cache_file: Any = getattr(getattr(function, "_cache", None), "_cache_file", None)
+        if not hasattr(cache_file, "load") or not hasattr(cache_file, "_load_index"):
+            return False
+        if not cache_file._load_index():
+            return False
+    return True
+
+
 def reducing(function: _F) -> _F:
     """Compile a sum that may be reassociated, so that it runs in vector registers.
 

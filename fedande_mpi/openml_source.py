@@ -23,7 +23,6 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
@@ -36,6 +35,7 @@ TIMEOUT = (3.0, 30.0)
 """Seconds to wait for a connection, and for the next bytes of an answer."""
 
 _ATTEMPTS = 2
+_SKIP_PARQUET = "OPENML_SKIP_PARQUET"
 _FILES = ("description.xml", "features.xml", "dataset.arff")
 
 
@@ -120,7 +120,7 @@ def _get(openml: ModuleType, dataset_id: int) -> Any:
 
 
 def _download(openml: ModuleType, dataset_id: int, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
     root = openml.config.get_config_as_dict()["cachedir"]
     # beside the final place, so that a file moves at once or not at all
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder.parent) as temporary:
@@ -130,6 +130,8 @@ def _download(openml: ModuleType, dataset_id: int, folder: Path) -> None:
             files = [file for file in _folder(openml, dataset_id).iterdir() if file.is_file()]
         finally:
             openml.config.set_root_cache_directory(root)
+        folder.mkdir(exist_ok=True)
+        # the rows last: a cache with all three files is whole
         for file in sorted(files, key=lambda file: file.name == "dataset.arff"):
             os.replace(file, folder / file.name)
 
@@ -140,12 +142,11 @@ def _session(dataset_id: int, timeout: tuple[float, float]) -> Iterator[ModuleTy
 
     What goes wrong inside becomes a :class:`DataError` of one line.
     """
-    environment = mock.patch.dict(os.environ, OPENML_SKIP_PARQUET="true")
     root_logger, silent = logging.getLogger(), logging.NullHandler()
     # without a handler, openml's calls of logging.info would install one for the whole program
     root_logger.addHandler(silent)
     try:
-        with environment, warnings.catch_warnings():
+        with _without_parquet(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
                 import openml
@@ -178,8 +179,25 @@ def _default_timeout(requests: ModuleType, timeout: tuple[float, float]) -> Iter
         kwargs["timeout"] = kwargs.get("timeout") or timeout
         return send(self, request, **kwargs)
 
-    with mock.patch.object(requests.adapters.HTTPAdapter, "send", send_in_time):
+    requests.adapters.HTTPAdapter.send = send_in_time
+    try:
         yield
+    finally:
+        requests.adapters.HTTPAdapter.send = send
+
+
+@contextmanager
+def _without_parquet() -> Iterator[None]:
+    """Keep openml from looking for Parquet files, which carry no declared values."""
+    before = os.environ.get(_SKIP_PARQUET)
+    os.environ[_SKIP_PARQUET] = "true"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_SKIP_PARQUET]
+        else:
+            os.environ[_SKIP_PARQUET] = before
 
 
 def _explain(

@@ -1,35 +1,192 @@
-"""What a run will cost before it starts: work per rank, bytes per round, memory."""
+"""What a cell takes before anything starts: who computes what, bytes per round, memory per rank, seconds."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
 import numpy as np
+from numpy.typing import NDArray
 
 from fedande_mpi import ande
 from fedande_mpi.arrangement import Arrangement, arrange
+from fedande_mpi.cell import Cell
+from fedande_mpi.errors import ConfigError
+from fedande_mpi.release import released_numbers
 from fedande_mpi.unit import Unit
+
+MIB = 2**20
+
+_RANK_BYTES = 180 * MIB
+"""What Python, NumPy and the compiled loops take on every rank before any data (measured)."""
+_SECONDS_PER_STEP = 2.5e-9
+_SECONDS_PER_SCORE = 2.0e-9
+_STEPS_PER_ITERATION = 1.25
+_TYPICAL_ITERATIONS = 300
+"""Cost per row, factor and class difference, and iterations of a solve until convergence: orders of size."""
+
+
+@dataclass(frozen=True)
+class CellPlan:
+    """What one unit of a cell takes.
+
+    Attributes
+    ----------
+    n_sets, n_weights : int
+        Parent sets, and numbers in one model (weights, or counts of a generative one).
+    bytes_per_round : int
+        What the federation would send in a round, both ways, all clients.
+    server_bytes, host_bytes : int
+        Peak memory of rank 0 and of the largest host.
+    seconds : float
+        Work of one unit on one core; an estimate.
+    arrangement : Arrangement
+    """
+
+    n_sets: int
+    n_weights: int
+    bytes_per_round: int
+    server_bytes: int
+    host_bytes: int
+    seconds: float
+    arrangement: Arrangement
 
 
 def arrange_unit(unit: Unit, n_ranks: int) -> Arrangement:
     """Choose who computes what of a unit on `n_ranks` ranks (one rank is server and host)."""
     cell = unit.cell
-    bounds = unit.bounds(unit.sets, unit.granularity)
-    if unit.pools and cell.weighted:
-        bounds = np.maximum(bounds, unit.bounds(unit.sets, "parameter"))
-    widths = np.diff(bounds)
+    widths = np.diff(unit.bounds(unit.sets, unit.granularity))
+    if unit.pools:
+        widths = np.maximum(widths, np.diff(unit.bounds(unit.sets, "parameter")))
     n_children = unit.arity.size - cell.n
-    cells = np.array([ande.n_cells(parents, unit.arity) for parents in unit.sets], dtype=np.float64)
     rows = float(unit.n_rows.sum())
     # per set: going through the rows, and through the weights
-    set_costs = rows * (n_children + 1) * 7.0 + cells * cell.clients
-    client_costs = unit.n_rows + 0.01 * rows / cell.clients
-    pooled_only = unit.pools and not cell.weighted
+    set_costs = rows * (n_children + 1) * 7.0 + widths * float(cell.clients) / unit.n_classes
+    client_costs = np.asarray(unit.n_rows + 0.01 * rows / cell.clients, dtype=np.float64)
     return arrange(
         max(1, n_ranks - 1),
         client_costs,
         set_costs,
         widths,
-        shared_share=0.7 if pooled_only else 0.0,
+        shared_share=0.7 if unit.pools and not cell.weighted else 0.0,
         shards=cell.shards,
         gather=cell.transport == "gather",
-        block_bytes=cell.block_mib * 2**20,
+        block_bytes=cell.block_mib * MIB,
     )
+
+
+def communication_bytes(unit: Unit) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return what the federation would send down and up in every round: numbers x 8 bytes x participants.
+
+    Round t sends the clients' updates up and the average back down; initial weights are a constant that
+    nobody sends. Pooled counts go up, and the pooled model down, in the round they are pooled in.
+
+    Returns
+    -------
+    down, up : (rounds,) array of int64
+    """
+    cell = unit.cell
+    down = np.zeros(len(cell.rounds), dtype=np.int64)
+    up = np.zeros(len(cell.rounds), dtype=np.int64)
+    participants = int((unit.n_rows > 0).sum())
+    if unit.pools:
+        up[0] = released_numbers(unit) * 8 * participants
+        model = unit.n_classes + int((ande.cells_per_set(unit.sets, unit.arity) - 1).sum()) * unit.n_classes
+        down[0] = model * 8 * participants
+    if cell.in_rounds:
+        weights = int(unit.bounds(unit.sets, unit.granularity)[-1])
+        down[1:] = up[1:] = weights * 8 * participants
+    return down, up
+
+
+def plan_unit(unit: Unit, n_ranks: int) -> CellPlan:
+    """Estimate what a unit takes on `n_ranks` ranks; allocates nothing of the size of the work."""
+    cell, o = unit.cell, unit.n_classes
+    arrangement = arrange_unit(unit, n_ranks)
+    bounds = unit.bounds(unit.sets, unit.granularity if not unit.pools else "parameter")
+    widths = np.diff(bounds)
+    n_rows = int(unit.n_rows.sum())
+    n_test = int((unit.owner < 0).sum())
+    width = unit.arity.size - cell.n + 1
+    data = unit.X.nbytes * 2 + unit.y.nbytes * 4
+    sends_rows = unit.pools or cell.in_rounds or "weights" in cell.save
+    rows_gathered = cell.clients if cell.transport == "gather" else 1
+    blocks = [
+        max(int(widths[shard[block]].sum()) for block in slices)
+        for shard, slices in zip(arrangement.shards, arrangement.blocks, strict=True)
+    ]
+    hosted = max(len(arrangement.clients(group)) for group in range(arrangement.n_groups))
+    rounds_scored = len(unit.evaluated)
+    scored = hosted if not unit.pools else 1
+    sums = rounds_scored * scored * n_test * (o + 2) * 8
+    reports = len(cell.rounds) * cell.clients * len(unit.sets) * 32 if cell.weighted else 0
+    kept = int(bounds[-1]) * 8 * (1 if cell.in_rounds else cell.clients) if "weights" in cell.save else 0
+    server = _RANK_BYTES + data + reports + kept
+    server += sum(blocks) * 8 * (rows_gathered + 2) if sends_rows else 0
+    host = _RANK_BYTES + 2 * data + sums + max(blocks) * 8 * (hosted + 2) + reports // len(arrangement.shards)
+    if n_ranks == 1:
+        server = host = server + host - _RANK_BYTES
+    down, up = communication_bytes(unit)
+    per_row = len(unit.sets) * width * max(1, o - 1)
+    seconds = rounds_scored * scored * n_test * per_row * _SECONDS_PER_SCORE
+    if cell.weighted:
+        steps = cell.solver.local_steps or min(cell.max_iterations, _TYPICAL_ITERATIONS)
+        repeats = cell.solver.rounds if cell.in_rounds else 1
+        if not cell.in_rounds:
+            steps = min(cell.max_iterations, _TYPICAL_ITERATIONS)
+        seconds += repeats * (1 + steps * _STEPS_PER_ITERATION) * n_rows * per_row * _SECONDS_PER_STEP
+        seconds += repeats * (4 + 2 * steps) * cell.clients * int(bounds[-1]) * 1e-9
+    return CellPlan(
+        n_sets=len(unit.sets),
+        n_weights=int(bounds[-1]),
+        bytes_per_round=int((down + up).max()),
+        server_bytes=server,
+        host_bytes=host,
+        seconds=float(seconds),
+        arrangement=arrangement,
+    )
+
+
+def available_memory() -> int | None:
+    """Return the bytes a new process may use on this machine, or None where nothing says so."""
+    limits = []
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                limits.append(int(line.split()[1]) * 1024)
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+        if limit.isdigit():
+            limits.append(int(limit) - used)
+    except (OSError, ValueError):
+        pass
+    return min(limits, default=None)
+
+
+def refuse_too_large(plans: Iterable[tuple[Cell, CellPlan]], hosts_here: int, available: int | None) -> None:
+    """Refuse cells that do not fit this machine's memory.
+
+    Parameters
+    ----------
+    plans : iterable of (Cell, CellPlan)
+    hosts_here : int
+        Hosts that share this machine with rank 0.
+    available : int or None
+        Bytes that are free.
+
+    Raises
+    ------
+    ConfigError
+        Names the first cell that does not fit, both sizes and what helps.
+    """
+    if available is None:
+        return
+    for cell, plan in plans:
+        needed = plan.server_bytes + plan.host_bytes * hosts_here
+        if needed > available:
+            raise ConfigError(
+                f"expected a plan within {available / MIB:,.0f} MiB of free memory, got {needed / MIB:,.0f} MiB "
+                f'for {cell}: evaluate = "last", a smaller block_mib, transport = "reduce" or fewer ranks '
+                "per machine help"
+            )

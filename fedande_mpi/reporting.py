@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from fedande_mpi.errors import ResultsError
 from fedande_mpi.formatting import Row, Table, value_text
 from fedande_mpi.merging import Paths, read_cells
 from fedande_mpi.schema import FIELDS
+from fedande_mpi.settings import cell_settings
 
 COLUMNS = ("dataset", "model", "method", "scope", "clients", "epsilon")
 STATISTICS = ("repeats", "folds", "accuracy", "accuracy_sd", "cll")
@@ -131,6 +133,23 @@ def summarise(paths: Paths) -> list[CellSummary]:
         )
         for cell in read_cells(paths, _FIELDS)
     ]
+
+
+def show_text(paths: Paths) -> str:
+    """Return the state of every cell as text: its settings, what is complete, accuracy by round."""
+    parts = []
+    for cell in summarise(paths):
+        settings = cell_settings(tomllib.loads(cell.info.config), cell.info.method)
+        lines = [
+            cell.info.name,
+            f"  {cell.complete} of {cell.total} folds complete, begun {cell.created}",
+            "  " + ", ".join(f"{key} = {value_text(value)}" for key, value in settings.items()),
+        ]
+        for number, mean, deviation in cell.accuracy:
+            spread = "" if deviation is None else f" (sd {deviation:.4f} over folds)"
+            lines.append(f"  round {number:>3}: accuracy {mean:.4f}{spread}")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
 
 
 def table(paths: Paths, rounds: bool = False, by: Sequence[str] | str | None = None) -> Table:

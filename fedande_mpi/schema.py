@@ -139,7 +139,8 @@ FIELDS: tuple[Field, ...] = (
     ),
     Field(
         "/test/cll", _CLIENT, "f8", _NAN, "nat",
-        "mean over the test rows of log P(y|x), <= 0, by log-sum-exp; "
+        "mean over the test rows of log P(y|x), <= 0; a P(y|x) below 2^-3k (k = 62 - ceil(log2 |P|); "
+        "under 1e-46 for up to 2,000 parent sets) counts as half of that; "
         "NaN: round not evaluated, or no test row",
     ),
     Field(
@@ -149,7 +150,7 @@ FIELDS: tuple[Field, ...] = (
     ),
     Field(
         "/test/macro_f1", _CLIENT, "f8", _NAN, "1",
-        "mean F1 over the classes; NaN: round not evaluated, or no test row",
+        "mean F1 over the classes that occur among labels or predictions; NaN: round not evaluated, or no test row",
     ),
     Field(
         "/train/objective", _CLIENT, "f8", _NAN, "nat",
@@ -177,13 +178,20 @@ FIELDS: tuple[Field, ...] = (
         "/communication/bytes_up", _ROUND, "i8", -1, "byte",
         "what the federation would send to the server: values x itemsize x participants; -1: none computed",
     ),
-    Field("/timing/local", _ROUND, "f8", _NAN, "s", "clients' steps, the longest host; NaN: not measured"),
-    Field("/timing/wait", _ROUND, "f8", _NAN, "s", "server waiting for hosts; NaN: not measured"),
-    Field("/timing/aggregate", _ROUND, "f8", _NAN, "s", "averaging at the server; NaN: not measured"),
-    Field("/timing/evaluate", _ROUND, "f8", _NAN, "s", "scoring the test rows; NaN: not measured"),
-    Field("/timing/unit", _UNIT, "f8", _NAN, "s", "the whole (repeat, fold), wall clock; NaN: not measured"),
-    Field("/timing/server_cpu", _UNIT, "f8", _NAN, "s", "processor time of rank 0; NaN: not measured"),
-    Field("/timing/server_wall", _UNIT, "f8", _NAN, "s", "wall clock of rank 0; NaN: not measured"),
+    Field("/timing/local", _ROUND, "f8", _NAN, "s", "counts and local steps, the busiest host"),
+    Field("/timing/wait", _ROUND, "f8", _NAN, "s", "waiting for messages, the host that waited longest"),
+    Field("/timing/aggregate", _ROUND, "f8", _NAN, "s", "averaging at the server"),
+    Field("/timing/evaluate", _ROUND, "f8", _NAN, "s", "scoring the test rows, the busiest host"),
+    Field("/timing/unit", _UNIT, "f8", _NAN, "s", "the whole (repeat, fold), wall clock"),
+    Field(
+        "/timing/server_cpu", _UNIT, "f8", _NAN, "s",
+        "processor time of rank 0 from the first broadcast to the last gather; "
+        "NaN: rank 0 hosts clients too, or there are no rounds",
+    ),
+    Field(
+        "/timing/server_wall", _UNIT, "f8", _NAN, "s",
+        "wall clock from the first broadcast to the last gather; NaN: as server_cpu",
+    ),
     Field("/provenance/mpi_size", _UNIT, "i4", -1, "1", "number of MPI ranks"),
     Field("/provenance/shards", _UNIT, "i4", -1, "1", "number of shards of the parent sets"),
     Field("/provenance/hostname", _UNIT, "str", "", "1", "host of rank 0"),

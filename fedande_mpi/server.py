@@ -9,32 +9,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from fedande_mpi import aggregation, ande
+from fedande_mpi import aggregation
 from fedande_mpi.arrangement import Arrangement
 from fedande_mpi.comm import Link, Program
+from fedande_mpi.release import pooled_release
 from fedande_mpi.unit import Clock, Unit, Where
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-
-Release = Callable[[IntArray, IntArray, IntArray, FloatArray], FloatArray]
-"""From (positions, parent sets, bounds, summed counts) of a block to the pooled log-probabilities."""
-
-
-def exact_release(unit: Unit) -> Release:
-    """Return the release of exact counts: smooth, normalise."""
-    cell = unit.cell
-
-    def release(at: IntArray, sets: IntArray, bounds: IntArray, sums: FloatArray) -> FloatArray:
-        pooled = np.empty_like(sums)
-        for position, parents in enumerate(sets):
-            part = slice(int(bounds[position]), int(bounds[position + 1]))
-            counts = sums[part].reshape(-1, unit.n_classes)
-            theta = ande.log_theta(counts, parents, unit.arity, cell.smoothing, cell.pseudocount)
-            pooled[part] = theta.ravel()
-        return pooled
-
-    return release
 
 
 @dataclass
@@ -47,15 +29,19 @@ class Server:
     weights: dict[int, FloatArray] = field(default_factory=dict)
     first_broadcast: tuple[float, float] | None = None
     last_gather: tuple[float, float] = (0.0, 0.0)
+    got_on: Callable[[float], None] = lambda share: None
+    """Told the share of the unit's weights that a round has just averaged."""
 
     def __post_init__(self) -> None:
         self.clock = Clock(len(self.unit.cell.rounds))
         self.keep_weights = "weights" in self.unit.cell.save
+        self.release = pooled_release(self.unit) if self.unit.pools else None
+        self.all_weights = int(self.unit.bounds(self.unit.sets, self.unit.granularity)[-1])
 
     def _stamp(self) -> tuple[float, float]:
         return time.process_time(), time.perf_counter()
 
-    def shard(self, link: Link, shard: int, release: Release | None) -> Program[None]:
+    def shard(self, link: Link, shard: int) -> Program[None]:
         """Serve one shard: its blocks one after another, the rounds of a block inside."""
         unit, arrangement = self.unit, self.arrangement
         counts = [len(arrangement.clients(group)) for group in range(arrangement.n_groups)]
@@ -63,8 +49,8 @@ class Server:
             for block in arrangement.blocks[shard]:
                 at = arrangement.shards[shard][block]
                 sets = unit.sets[at]
-                if release is not None:
-                    yield from self._pool(link, counts, at, sets, release)
+                if self.release is not None:
+                    yield from self._pool(link, counts, at, sets)
                 if unit.cell.in_rounds:
                     yield from self._rounds(link, counts, at, sets)
                 elif unit.cell.weighted and self.keep_weights:
@@ -77,14 +63,13 @@ class Server:
         for position, index in enumerate(at):
             self.weights[int(index)] = rows[:, bounds[position] : bounds[position + 1]].copy()
 
-    def _pool(
-        self, link: Link, counts: list[int], at: IntArray, sets: IntArray, release: Release
-    ) -> Program[None]:
+    def _pool(self, link: Link, counts: list[int], at: IntArray, sets: IntArray) -> Program[None]:
+        assert self.release is not None
         unit = self.unit
         bounds = unit.bounds(sets, "parameter")
         sums = yield from self._average(link, counts, bounds, np.ones(sum(counts)), 1.0, 0, sets)
         with self.clock("aggregate", 0):
-            pooled = release(at, sets, bounds, sums)
+            pooled = self.release(at, sets, bounds, sums)
         yield from link.broadcast(pooled)
 
     def _rounds(self, link: Link, counts: list[int], at: IntArray, sets: IntArray) -> Program[None]:
@@ -99,6 +84,7 @@ class Server:
         for round_number in range(1, solver.rounds + 1):
             weights = yield from self._average(link, counts, bounds, factors, divisor, round_number, sets)
             self.last_gather = self._stamp()
+            self.got_on(float(bounds[-1]) / self.all_weights / solver.rounds)
             yield from link.broadcast(weights)
         if self.keep_weights:
             self._keep(at, bounds, weights[None])

@@ -10,6 +10,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
+from fedande_mpi import ande
 from fedande_mpi.celldata import CellData
 from fedande_mpi.errors import ResultsError
 from fedande_mpi.results import check_format
@@ -67,31 +68,10 @@ class Predictions:
     label: IntArray
 
 
-def n_cells(parents: IntArray, arity: IntArray) -> int:
-    """Count the cells of one parent set's weights: parameters divided by the number of classes.
-
-    Parameters
-    ----------
-    parents : ndarray, shape (n,)
-    arity : ndarray, shape (d,)
-    """
-    states, others = _states(parents, arity)
-    return 1 + (states if len(parents) else 0) + states * int(arity[others].sum())
-
-
-def _states(parents: IntArray, arity: IntArray) -> tuple[int, IntArray]:
-    """Parent states q, and the attributes that are no parents, ascending."""
-    index = np.asarray(parents, dtype=np.intp)
-    return int(np.prod(arity[index], dtype=np.int64)), np.setdiff1d(np.arange(len(arity)), index)
-
-
 def unpack_weights(
     flat: FloatArray, parents: IntArray, arity: IntArray, n_classes: int
 ) -> dict[str, FloatArray]:
-    """Take one parent set's block of weights apart.
-
-    The block is an array (cells, o) in C order whose rows are the prior (1), the parent states (q; absent
-    for n = 0), and for every parent state the values of each attribute that is no parent, ascending.
+    """Take one parent set's block of weights apart, see `fedande_mpi.ande`.
 
     Parameters
     ----------
@@ -114,26 +94,13 @@ def unpack_weights(
     ResultsError
         If `flat` has not the size that follows from the rest.
     """
-    expected = n_cells(parents, arity) * n_classes
+    expected = ande.n_cells(parents, arity) * n_classes
     if flat.shape != (expected,):
         raise ResultsError(
             f"weights of parent set {tuple(map(int, parents))}: expected shape ({expected},), "
             f"got {flat.shape}; check parents, arity and n_classes"
         )
-    states, others = _states(parents, arity)
-    cells = flat.reshape(-1, n_classes)
-    blocks = {"prior": cells[0]}
-    start = 1
-    if len(parents):
-        blocks["parents"] = cells[1 : 1 + states].T
-        start += states
-    children = cells[start:].reshape(states, -1, n_classes)
-    column = 0
-    for attribute in others:
-        width = int(arity[attribute])
-        blocks[f"child{attribute}"] = children[:, column : column + width].transpose(2, 0, 1)
-        column += width
-    return blocks
+    return ande.unpack(flat, parents, arity, n_classes)
 
 
 def sidecar_path(directory: str | Path, name: str, repeat: int, fold: int) -> Path:

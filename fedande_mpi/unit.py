@@ -84,7 +84,7 @@ class Unit:
 
     def bounds(self, sets: IntArray, granularity: str) -> IntArray:
         """Return where each set begins in a row of numbers, and the end, shape ``(B + 1,)``."""
-        sizes = [ande.n_cells(parents, self.arity, granularity) * self.n_classes for parents in sets]
+        sizes = ande.cells_per_set(sets, self.arity, granularity) * self.n_classes
         return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 

@@ -27,9 +27,9 @@ from fedande_mpi.unit import Unit
 TOLERANCE = 1e-6
 """Largest difference that passes: absolute, for the objective relative."""
 
-_REQUIRED = ("X", "y", "card", "o", "n", "client", "n_clients", "rounds", "local_steps") + (
-    "initial_weight",
-    "pseudocount",
+_REQUIRED = (
+    *("X", "y", "card", "o", "n", "client"),
+    *("n_clients", "rounds", "local_steps", "initial_weight", "pseudocount"),
 )
 
 Differences = dict[str, float]
@@ -48,20 +48,7 @@ def read_case(path: str | Path) -> dict[str, NDArray[Any]]:
             case = dict(file)
     except (OSError, ValueError, EOFError) as error:
         raise DataError(f"expected a recorded case (.npz), got {path}: {error}") from error
-    required = [
-        "X",
-        "y",
-        "card",
-        "o",
-        "n",
-        "client",
-        "n_clients",
-        "rounds",
-        "local_steps",
-        "initial_weight",
-        "pseudocount",
-    ]
-    missing = [name for name in required if name not in case]
+    missing = [name for name in _REQUIRED if name not in case]
     if missing:
         raise DataError(f"expected a recorded case, got {path} without {', '.join(missing)}")
     return case

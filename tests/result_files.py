@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from fedande_mpi.ande import n_cells
 from fedande_mpi.celldata import CellData, CellInfo
-from fedande_mpi.sidecar import Predictions, Weights, n_cells, write_sidecar
+from fedande_mpi.sidecar import Predictions, Weights, write_sidecar
 
 ROWS = 30
 CONFIG = """\

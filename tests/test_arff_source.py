@@ -80,7 +80,7 @@ def test_declared_values_keep_their_order_and_the_unused(tmp_path: Path) -> None
 
 
 def test_quoted_names_and_values(tmp_path: Path) -> None:
-    text = r"""@attribute 'a{' {'x, 1', 'it\'s', "say \"é\"", '?', '', ' pad ', 'tab\t', '\u00e9%', don't, 50%}
+    text = r"""@attribute 'a{' {'x, 1', 'it\'s', "say \"é\"", '?', '', ' pad ', 'tab\t', '\u00e9%', don't,50%}
 @attribute "the class" {p,q}
 @data
 'x, 1',p

@@ -18,9 +18,9 @@ errors
 comm jit progress
 known table columns synthetic games arff_source csv_source openml_source registry datasets partition ande
 keys cell config touched cll lbfgs local privacy evaluation
-aggregation arrangement unit host server federation
+aggregation arrangement unit release host server federation
 schema storage settings celldata results sidecar merging validation formatpage
-reporting analysis statistics figures planning experiment
+formatting reporting analysis statistics figures planning jobs experiment verify
 cli __main__
 """
 ORDER = LAYERS.split()

@@ -104,8 +104,8 @@ class Server:
         dataset_id = int(next((part for part in parts if part.isdecimal()), 0))
         served = self.datasets.get(dataset_id)
         if served is None:
-            error = f"<oml:error {NS}><oml:code>111</oml:code><oml:message>Unknown dataset</oml:message></oml:error>"
-            return 412, error
+            error = "<oml:code>111</oml:code><oml:message>Unknown dataset</oml:message>"
+            return 412, f"<oml:error {NS}>{error}</oml:error>"
         if "features" in parts:
             return 200, served.feature_list()
         if "download" in parts:
@@ -262,7 +262,7 @@ def test_a_name_stands_for_its_number_and_is_held_to_the_table(server: Server) -
 
 
 def test_splice_loses_its_instance_name(server: Server) -> None:
-    text = "@relation s\n@attribute Instance_name {i,j}\n@attribute a {x,y}\n@attribute c {p,q}\n@data\ni,x,p\nj,y,q\n"
+    text = "@attribute Instance_name {i,j}\n@attribute a {x,y}\n@attribute c {p,q}\n@data\ni,x,p\nj,y,q\n"
     features = (
         ("Instance_name", "nominal", ("i", "j")),
         ("a", "nominal", ("x", "y")),
@@ -300,7 +300,7 @@ def test_fetch_by_name(server: Server, openml: ModuleType) -> None:
     status = next(line for line in dataset_status() if line.known.name == "car")
     assert status.cached
     assert status.source == "openml:40975"
-    with pytest.raises(DataError, match="unknown data set 'cart'.*did you mean car"):
+    with pytest.raises(DataError, match=r"unknown data set 'cart'.*did you mean car"):
         fetch("cart")
 
 
@@ -322,6 +322,9 @@ def test_a_failed_download_leaves_the_cache_as_it_was(openml: ModuleType) -> Non
         download(ID)
     assert sorted(path.name for path in mine.iterdir()) == ["dataset.pq", "description.xml"]
     assert [path.name for path in mine.parent.iterdir()] == [str(ID)]
+    with pytest.raises(DataError, match="cannot be reached"):
+        download(1)
+    assert not folder(openml, 1).exists()
 
 
 def test_a_cache_that_cannot_be_written(
@@ -329,7 +332,7 @@ def test_a_cache_that_cannot_be_written(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(openml.config, "_root_cache_directory", tmp_path / "file")
-    with pytest.raises(DataError, match="cache .* cannot be used .*; set OPENML_CACHE_DIR"):
+    with pytest.raises(DataError, match=r"cache .* cannot be used .*; set OPENML_CACHE_DIR"):
         download(ID)
 
 
@@ -397,7 +400,7 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     monkeypatch.setitem(sys.modules, "openml", None)
-    with pytest.raises(DataError, match="openml package cannot be imported .* --data-dir"):
+    with pytest.raises(DataError, match=r"openml package cannot be imported .* --data-dir"):
         load_dataset(f"openml:{ID}")
 
 

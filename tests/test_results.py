@@ -17,13 +17,14 @@ import numpy as np
 import pytest
 
 from fedande_mpi import storage
+from fedande_mpi.ande import n_cells
 from fedande_mpi.celldata import CellData, CellInfo
 from fedande_mpi.errors import ResultsError
 from fedande_mpi.merging import find_files, merge, read_cells
 from fedande_mpi.results import check_writable, open_cell, read_cell, write_cell
 from fedande_mpi.schema import ATTRIBUTES, DIMENSIONS, FIELDS, SIDECAR_FIELDS, schema_text
 from fedande_mpi.settings import EXECUTION_KEYS, cell_settings, differing_keys
-from fedande_mpi.sidecar import Predictions, Weights, n_cells, read_sidecar, unpack_weights, write_sidecar
+from fedande_mpi.sidecar import Predictions, Weights, read_sidecar, unpack_weights, write_sidecar
 from fedande_mpi.validation import validate
 from tests.result_files import ROWS, filled, info, save_sidecar, unit_values
 

@@ -1,0 +1,310 @@
+"""The command line: one function per command, no logic."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedande_mpi import __version__
+from fedande_mpi.errors import FedandeError, Interrupted
+
+if TYPE_CHECKING:
+    from fedande_mpi.comm import Communicator
+
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+)
+"""One thread per rank unless the user set them: ranks are the parallelism."""
+
+USAGE, UNEXPECTED = 2, 70
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code.
+
+    0; 1 an expected error; 2 usage; 70 an unexpected error; 75 stopped by a signal with everything saved.
+    """
+    for name in THREAD_VARIABLES:
+        os.environ.setdefault(name, "1")
+    arguments = build_parser().parse_args(argv)
+    try:
+        code = int(arguments.function(arguments) or 0)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # the reader of standard output has seen enough; keep Python from complaining at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except SystemExit:
+        raise
+    except BaseException as error:
+        from fedande_mpi.comm import report_error
+
+        return report_error(error)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
+    parser = argparse.ArgumentParser(
+        prog="fedande",
+        description="Federated learning of AnDE Bayesian network classifiers, simulated on MPI ranks.",
+        epilog="Run it alone, or several ranks of it under mpiexec or srun: mpiexec -n 3 fedande run ...",
+    )
+    parser.add_argument("--version", action="version", version=f"fedande {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    def command(name: str, function: Callable[[argparse.Namespace], int | None], text: str) -> Any:
+        made = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        made.set_defaults(function=function)
+        return made
+
+    def experiment(made: argparse.ArgumentParser) -> None:
+        made.add_argument("experiment", metavar="EXPERIMENT.toml", help="see docs/configuration.md")
+        made.add_argument(
+            "--set",
+            action="append",
+            default=[],
+            metavar="KEY=VALUE",
+            help="override a key, e.g. --set clients=5 --set generative.epsilon=0.5; may be repeated",
+        )
+        made.add_argument(
+            "--data-dir", metavar="DIR", help="directory with ARFF or CSV files of the data sets"
+        )
+        made.add_argument("--seed", type=int, help="seed of folds, owners and noise")
+
+    made = command("run", run, "run what is missing of an experiment; the same command continues it")
+    experiment(made)
+    made.add_argument("-o", "--output", metavar="DIR", help="directory of results (default: results/NAME)")
+    made.add_argument("--dry-run", action="store_true", help="print the plan and stop")
+    made.add_argument("--overwrite", action="store_true", help="compute again what is complete")
+    made.add_argument(
+        "--allow-singleton", action="store_true", help="let ranks run that do not see each other"
+    )
+    made.add_argument("-v", "--verbose", action="store_true", help="print the plan before starting")
+    made.add_argument("-q", "--quiet", action="store_true", help="no progress")
+
+    made = command("plan", plan, "say what an experiment takes: cells, bytes, memory, time")
+    experiment(made)
+    made.add_argument("--ranks", type=int, default=1, metavar="R", help="number of MPI ranks (default: 1)")
+
+    made = command("show", show, "show configuration, progress and accuracy by round of result files")
+    made.add_argument("paths", nargs="+", metavar="PATH", help="result files or directories")
+
+    made = command("table", table, "print a table of accuracies")
+    made.add_argument("paths", nargs="+", metavar="PATH", help="result files or directories")
+    made.add_argument("--format", choices=("md", "csv", "latex", "json"), default="md", help="default: md")
+    made.add_argument(
+        "--by", metavar="KEY,...", help="rows by these keys, a column for every other difference"
+    )
+    made.add_argument("--rounds", action="store_true", help="a row for every evaluated round")
+
+    made = command("datasets", datasets, "list, fetch or check the paper's twelve data sets")
+    made.add_argument("action", nargs="?", choices=("list", "fetch", "check"), default="list")
+    made.add_argument("names", nargs="*", metavar="NAME", help="default: all (check: all that are here)")
+    made.add_argument("--data-dir", metavar="DIR", help="directory with ARFF or CSV files of the data sets")
+
+    made = command("merge", merge, "pack the cells of many result files into one file")
+    made.add_argument("paths", nargs="+", metavar="PATH", help="result files or directories")
+    made.add_argument("-o", "--output", required=True, metavar="FILE", help="the packed file")
+
+    command("schema", schema, "print the schema of the result files")
+
+    made = command("verify", verify, "replay recorded cases: does this machine compute what it should?")
+    made.add_argument("cases", nargs="+", metavar="CASE.npz", help="recorded cases")
+    made.add_argument("--transport", choices=("gather", "reduce"), default="gather")
+    made.add_argument("--shards", type=int, metavar="S", help="shards of the parent sets (default: chosen)")
+    made.add_argument("--block-mib", type=float, default=64.0, metavar="B", help="default: 64")
+    made.add_argument("--optimizer", choices=("compiled", "scipy"), default="compiled")
+    made.add_argument(
+        "--allow-singleton", action="store_true", help="let ranks run that do not see each other"
+    )
+    return parser
+
+
+class Signals:
+    """Remembers a signal until the program asks; a handler only runs between compiled calls."""
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+            signal.signal(number, self._remember)
+
+    def _remember(self, number: int, frame: object) -> None:
+        self.received = number
+
+    def poll(self) -> None:
+        """Raise `Interrupted` when a signal has come."""
+        if self.received is not None:
+            name = signal.Signals(self.received).name
+            raise Interrupted(
+                f"stopped by {name}; complete folds are saved, run the same command again to continue"
+            )
+
+
+def _connect(allow_singleton: bool) -> Communicator:
+    from fedande_mpi.comm import connect
+
+    comm = connect(allow_singleton=allow_singleton)
+    if comm.rank == 0:
+        _warn_of_threads(comm.ranks_here)
+    return comm
+
+
+def _warn_of_threads(ranks_here: int) -> None:
+    """Warn when hosts x threads exceed the cores; the server of several ranks sleeps."""
+    threads = max(int(os.environ[name]) for name in THREAD_VARIABLES if os.environ[name].isdigit())
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    busy = max(1, ranks_here - 1) * threads
+    if busy > cores:
+        print(
+            f"fedande: {ranks_here} ranks with {threads} threads each on {cores} cores: expect no gain beyond "
+            f"{cores + 1} ranks of one thread",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def _load(arguments: argparse.Namespace) -> Any:
+    from fedande_mpi.config import load_experiment
+
+    overrides: list[Any] = list(arguments.set)
+    if arguments.data_dir is not None:
+        overrides.append({"data_dir": arguments.data_dir})
+    if arguments.seed is not None:
+        overrides.append({"seed": arguments.seed})
+    return load_experiment(arguments.experiment, overrides)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run an experiment on all ranks."""
+    from fedande_mpi.comm import ending_job
+    from fedande_mpi.experiment import run_experiment
+    from fedande_mpi.jobs import plan_text
+    from fedande_mpi.progress import make_progress
+
+    comm = _connect(arguments.allow_singleton)
+    signals = Signals()
+    with ending_job(comm):
+        experiment = _load(arguments)
+        if (arguments.dry_run or arguments.verbose) and comm.rank == 0:
+            print(plan_text(experiment, comm.size), flush=True)
+        if arguments.dry_run:
+            return 0
+        output = Path(arguments.output or Path("results") / experiment.name)
+        run_experiment(
+            experiment,
+            output,
+            comm,
+            overwrite=arguments.overwrite,
+            progress=lambda total: make_progress(total, quiet=arguments.quiet),
+            poll=signals.poll,
+        )
+    return 0
+
+
+def plan(arguments: argparse.Namespace) -> None:
+    """Print what an experiment takes."""
+    from fedande_mpi.jobs import plan_text
+
+    print(plan_text(_load(arguments), arguments.ranks))
+
+
+def show(arguments: argparse.Namespace) -> None:
+    """Print the state of result files."""
+    from fedande_mpi.reporting import show_text
+
+    print(show_text(arguments.paths))
+
+
+def table(arguments: argparse.Namespace) -> None:
+    """Print a table of accuracies."""
+    from fedande_mpi.formatting import format_table
+    from fedande_mpi.reporting import table as make_table
+
+    made = make_table(arguments.paths, rounds=arguments.rounds, by=arguments.by)
+    print(format_table(made, arguments.format), end="")
+
+
+def datasets(arguments: argparse.Namespace) -> int:
+    """List, fetch or check data sets."""
+    from fedande_mpi.datasets import KNOWN, check, dataset_status, fetch
+
+    if arguments.action == "list":
+        print(f"{'name':<18} {'m':>6} {'d':>3} {'o':>3}  source")
+        for status in dataset_status(arguments.data_dir):
+            known = status.known
+            size = f"{known.n_instances:>6} {known.n_attributes:>3} {known.n_classes:>3}"
+            print(f"{known.name:<18} {size}  {status.source}{'' if status.cached else ' (not fetched yet)'}")
+        return 0
+    failures = 0
+    here = {status.known.name for status in dataset_status(arguments.data_dir) if status.cached}
+    default = [known.name for known in KNOWN if arguments.action == "fetch" or known.name in here]
+    for name in arguments.names or default:
+        try:
+            if arguments.action == "fetch":
+                path = fetch(name)
+                print(f"{name}: {'generated, nothing to fetch' if path is None else path}")
+            else:
+                found = check(name, arguments.data_dir)
+                print(f"{name}: m = {found.n_instances}, d = {found.n_attributes}, o = {found.n_classes}")
+        except FedandeError as error:
+            failures += 1
+            print(f"fedande: {error}", file=sys.stderr)
+    return 1 if failures else 0
+
+
+def merge(arguments: argparse.Namespace) -> None:
+    """Pack result files into one."""
+    from fedande_mpi.merging import merge as merge_files
+
+    count = merge_files(arguments.paths, arguments.output)
+    print(f"{count} cells in {arguments.output}")
+
+
+def schema(arguments: argparse.Namespace) -> None:
+    """Print the schema."""
+    from fedande_mpi.schema import schema_text
+
+    print(schema_text())
+
+
+def verify(arguments: argparse.Namespace) -> int:
+    """Replay recorded cases on all ranks."""
+    from fedande_mpi.comm import ending_job
+    from fedande_mpi.verify import TOLERANCE, read_case, verify_case
+
+    comm = _connect(arguments.allow_singleton)
+    signals = Signals()
+    failures = 0
+    with ending_job(comm):
+        for path in arguments.cases:
+            case = read_case(path) if comm.rank == 0 else None
+            found = verify_case(
+                comm,
+                case,
+                transport=arguments.transport,
+                shards=arguments.shards,
+                block_mib=arguments.block_mib,
+                optimizer=arguments.optimizer,
+                poll=signals.poll,
+            )
+            if found is not None:
+                agrees = not any(difference > TOLERANCE for difference in found.values())
+                failures += not agrees
+                numbers = "  ".join(f"{name} {difference:.1e}" for name, difference in found.items())
+                print(f"{Path(path).name}: {'agrees' if agrees else 'DIFFERS'}  {numbers}", flush=True)
+        failures = comm.share(failures)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

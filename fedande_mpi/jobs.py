@@ -1,0 +1,211 @@
+"""From an experiment to jobs: its cells with their data, files and plans, and the folds still to compute."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedande_mpi import ande
+from fedande_mpi.cell import Cell
+from fedande_mpi.config import Experiment
+from fedande_mpi.datasets import Dataset, discretise, load_dataset
+from fedande_mpi.errors import ConfigError
+from fedande_mpi.partition import client_owners, stratified_folds
+from fedande_mpi.planning import MIB, CellPlan, plan_unit
+from fedande_mpi.results import CellInfo, open_cell
+from fedande_mpi.unit import Unit
+
+
+@dataclass(frozen=True)
+class Job:
+    """One cell that has to be computed: which of its units are missing, and what they take."""
+
+    cell: Cell
+    info: CellInfo
+    units: tuple[tuple[int, int], ...]
+    plan: CellPlan
+
+
+def make_unit(cell: Cell, dataset: Dataset, repeat: int, fold: int) -> tuple[Unit, NDArray[np.int32]]:
+    """Split a data set for one fold of one repeat of a cell.
+
+    Returns
+    -------
+    unit : Unit
+    test_fold : (m,) array of int32
+        The fold that holds each row out.
+    """
+    test_fold = stratified_folds(dataset.y, cell.folds, seed=cell.seed, repeat=repeat)
+    owner = client_owners(
+        dataset.y,
+        test_fold,
+        fold,
+        cell.clients,
+        seed=cell.seed,
+        repeat=repeat,
+        allow_empty=cell.allow_empty,
+    )
+    if dataset.numeric:
+        assert cell.bins is not None
+        dataset = discretise(dataset, np.flatnonzero(owner >= 0), cell.bins)
+    unit = Unit(
+        cell=cell,
+        X=dataset.X,
+        y=dataset.y,
+        arity=dataset.arity,
+        n_classes=dataset.n_classes,
+        digest=dataset.digest,
+        owner=owner,
+        repeat=repeat,
+        fold=fold,
+    )
+    return unit, test_fold
+
+
+def load_for(cell: Cell) -> Dataset:
+    """Load a cell's data set."""
+    return load_dataset(
+        cell.dataset,
+        target=cell.target,
+        data_dir=cell.data_dir,
+        missing=cell.missing,  # type: ignore[arg-type]
+        bins=cell.bins,
+        nominal=cell.nominal,
+    )
+
+
+def data_key(cell: Cell) -> tuple[Any, ...]:
+    """Return what tells apart the data sets of two cells."""
+    return cell.dataset, cell.target, cell.data_dir, cell.missing, cell.bins, cell.nominal
+
+
+def _check_size(cell: Cell, dataset: Dataset) -> None:
+    """Refuse, before any work, what a data set is too small for."""
+    ande.parent_sets(dataset.n_attributes, cell.n)
+    m = dataset.n_instances
+    if m < cell.folds:
+        raise ConfigError(
+            f"expected at least one row per fold, got {m} rows for {cell.folds} folds in {cell}"
+        )
+    training = m - ceil(m / cell.folds)
+    if cell.clients > training and not cell.allow_empty:
+        raise ConfigError(
+            f"expected at most one client per training row, got {cell.clients} clients for {training} training "
+            f"rows in {cell}: lower 'clients', or set allow_empty = true"
+        )
+
+
+def cell_info(cell: Cell, dataset: Dataset) -> CellInfo:
+    """Return what a cell's file says about it."""
+    epsilon = cell.epsilon
+    private = epsilon is not None and epsilon != float("inf")
+    return CellInfo(
+        name=cell.stem(dataset.name, dataset.digest),
+        dataset=dataset.name,
+        dataset_sha256=dataset.digest,
+        model=cell.model,
+        n=cell.n,
+        method=cell.method,
+        scope=cell.scope,
+        n_clients=cell.clients,
+        epsilon=epsilon,
+        epsilon_scope="counts" if private else "",
+        sensitivity=str(cell.settings().get("sensitivity", "")),
+        config=cell.to_toml(),
+        config_sha256=cell.fingerprint(dataset.digest),
+        rounds=cell.rounds,
+        n_repeats=cell.repeats,
+        n_folds=cell.folds,
+        n_rows=dataset.n_instances,
+        settings=cell.settings(),
+    )
+
+
+class Library:
+    """The data sets of an experiment, each loaded once."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[tuple[Any, ...], Dataset] = {}
+
+    def __call__(self, cell: Cell) -> Dataset:
+        """Return the data set of a cell."""
+        key = data_key(cell)
+        if key not in self._loaded:
+            self._loaded[key] = load_for(cell)
+        return self._loaded[key]
+
+
+def prepare(
+    experiment: Experiment, output: Path | None, n_ranks: int, library: Library, *, overwrite: bool = False
+) -> list[Job]:
+    """Check every cell and find what is missing of it, before any work; only rank 0 needs to.
+
+    Parameters
+    ----------
+    experiment : Experiment
+    output : Path or None
+        Directory of results; None plans everything.
+    n_ranks : int
+    library : Library
+    overwrite : bool
+        Compute complete units again.
+
+    Raises
+    ------
+    FedandeError
+        For whatever would stop the run later.
+    """
+    jobs = []
+    for cell in experiment.cells():
+        dataset = library(cell)
+        _check_size(cell, dataset)
+        info = cell_info(cell, dataset)
+        wanted = [(repeat, fold) for repeat in range(cell.repeats) for fold in cell.fold_numbers]
+        if output is not None and not overwrite:
+            stored = open_cell(output, info)
+            wanted = [unit for unit in wanted if not stored.is_complete(*unit)]
+        plan = plan_unit(make_unit(cell, dataset, 0, cell.fold_numbers[0])[0], n_ranks)
+        jobs.append(Job(cell, info, tuple(wanted), plan))
+    return jobs
+
+
+def plan_text(experiment: Experiment, n_ranks: int) -> str:
+    """Return what an experiment takes on `n_ranks` ranks, as text; allocates nothing of the work's size."""
+    jobs = prepare(experiment, None, n_ranks, Library())
+    head = ("cell", "units", "|P|", "weights", "MiB/round", "grid", "MiB server", "MiB host", "core-seconds")
+    rows = [head]
+    for job in jobs:
+        plan = job.plan
+        rows.append(
+            (
+                str(job.cell),
+                str(len(job.units)),
+                f"{plan.n_sets:,}",
+                f"{plan.n_weights:,}",
+                f"{plan.bytes_per_round / MIB:,.1f}",
+                f"{plan.arrangement.n_groups}x{plan.arrangement.n_shards}",
+                f"{plan.server_bytes / MIB:,.0f}",
+                f"{plan.host_bytes / MIB:,.0f}",
+                f"{plan.seconds * len(job.units):,.1f}",
+            )
+        )
+    widths = [max(len(row[at]) for row in rows) for at in range(len(head))]
+    lines = []
+    for first, *rest in rows:
+        numbers = [text.rjust(width) for text, width in zip(rest, widths[1:], strict=True)]
+        lines.append("  ".join([first.ljust(widths[0]), *numbers]))
+    units = sum(len(job.units) for job in jobs)
+    seconds = sum(job.plan.seconds * len(job.units) for job in jobs)
+    lines += [
+        "",
+        f"{len(jobs)} cells, {units} units (folds), about {seconds:,.0f} core-seconds on this kind of machine; "
+        f"{n_ranks} ranks: about {seconds / max(1, n_ranks - 1):,.0f} s",
+        "grid: client groups x shards of the parent sets; memory: peak of one rank",
+    ]
+    lines += [f"skipped: {note}" for note in experiment.skipped()]
+    return "\n".join(lines)
