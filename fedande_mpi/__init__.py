@@ -28,6 +28,7 @@ from typing import Any
 __version__ = version("fedande-mpi")
 
 _HOMES = {
+    "AnDEClassifier": "classifier",
     "Dataset": "datasets",
     "Experiment": "config",
     "count_tables": "ande",

@@ -53,14 +53,30 @@ def client_factors(rule: str, n_rows: NDArray[np.integer]) -> tuple[FloatArray, 
     return factors, divisor
 
 
-@compiled
-def largest_terms(
-    rows: FloatArray, factors: FloatArray, start: NDArray[np.int64], out: FloatArray, bad: NDArray[np.int64]
-) -> None:
-    """Raise ``out (B,)`` to the largest ``|factor * w|`` of every parent set.
+def largest_terms(rows: FloatArray, factors: FloatArray, start: NDArray[np.int64]) -> FloatArray:
+    """Return the largest ``|factor * w|`` of every row and parent set.
 
-    ``start (B + 1,)`` bounds the sets in a row. ``bad (2,)`` becomes the first (row, set) that is not finite.
+    Parameters
+    ----------
+    rows : (C, width) array of float64
+        Weights of every client, the sets of a block one after another.
+    factors : (C,) array of float64
+        See `client_factors`.
+    start : (B + 1,) array of int64
+        Bounds of the sets in a row.
+
+    Returns
+    -------
+    (C, B) array of float64
+        NaN where a weight is not finite.
     """
+    largest = np.empty((rows.shape[0], start.size - 1))
+    _largest_terms(rows, factors, start, largest)
+    return largest
+
+
+@compiled
+def _largest_terms(rows: FloatArray, factors: FloatArray, start: NDArray[np.int64], out: FloatArray) -> None:
     for c in range(rows.shape[0]):
         factor = factors[c]
         for b in range(start.size - 1):
@@ -70,10 +86,14 @@ def largest_terms(
                 term = abs(factor * rows[c, i])
                 wrong += 0.0 * term  # 0 for finite terms, NaN otherwise
                 top = max(top, term)
-            if wrong != 0.0 and bad[0] < 0:
-                bad[0] = c
-                bad[1] = b
-            out[b] = max(out[b], top)
+            out[c, b] = top + wrong
+
+
+def refuse_not_finite(largest: FloatArray) -> None:
+    """Raise `NotFinite` for the first row and set whose largest term ``(C, B)`` is not finite."""
+    bad = np.argwhere(~np.isfinite(largest))
+    if bad.size:
+        raise NotFinite(int(bad[0, 0]), int(bad[0, 1]))
 
 
 @compiled
@@ -107,12 +127,17 @@ def exponents(largest: FloatArray, n_terms: int) -> NDArray[np.int64]:
     return np.minimum(np.where(largest > 0.0, e, 0), 900)
 
 
+@compiled
 def mean_of_sums(
-    sums: NDArray[np.int64], start: NDArray[np.int64], exponent: NDArray[np.int64], divisor: float
+    sums: NDArray[np.int64], start: NDArray[np.int64], exponents: NDArray[np.int64], divisor: float
 ) -> FloatArray:
     """Convert integer sums ``(width,)`` to means."""
-    scale = np.ldexp(1.0, -np.repeat(exponent, np.diff(start)).astype(np.int64))
-    return np.asarray(sums * scale / divisor)
+    mean = np.empty(sums.size)
+    for b in range(start.size - 1):
+        unit = 2.0 ** -exponents[b]
+        for i in range(start[b], start[b + 1]):
+            mean[i] = sums[i] * unit / divisor
+    return mean
 
 
 def refuse(client: int, parents: tuple[int, ...], round_number: int) -> FederationError:
@@ -123,8 +148,39 @@ def refuse(client: int, parents: tuple[int, ...], round_number: int) -> Federati
     )
 
 
+@compiled
+def _average(
+    rows: FloatArray,
+    factors: FloatArray,
+    start: NDArray[np.int64],
+    exponents: NDArray[np.int64],
+    divisor: float,
+) -> FloatArray:
+    """Do `add_terms` and `mean_of_sums`; the sums of a stretch of weights never leave the cache."""
+    stretch = 1024
+    mean = np.empty(rows.shape[1])
+    sums = np.empty(stretch, dtype=np.int64)
+    for b in range(start.size - 1):
+        unit = 2.0 ** -exponents[b]
+        for first in range(start[b], start[b + 1], stretch):
+            n = min(stretch, start[b + 1] - first)
+            for i in range(n):
+                sums[i] = 0
+            for c in range(rows.shape[0]):
+                scale = factors[c] * 2.0 ** exponents[b]
+                for i in range(n):
+                    sums[i] += np.int64(np.rint(rows[c, first + i] * scale))
+            for i in range(n):
+                mean[first + i] = sums[i] * unit / divisor
+    return mean
+
+
 def server_step(
-    rows: FloatArray, factors: FloatArray, divisor: float, start: NDArray[np.int64]
+    rows: FloatArray,
+    factors: FloatArray,
+    divisor: float,
+    start: NDArray[np.int64],
+    largest: FloatArray | None = None,
 ) -> FloatArray:
     """Average the clients' rows exactly, whatever their order.
 
@@ -137,6 +193,8 @@ def server_step(
         See `client_factors`.
     start : (B + 1,) array of int64
         Bounds of the sets in a row; each set has a scale of its own.
+    largest : (C, B) array of float64, optional
+        `largest_terms` of the rows, where the hosts have found them already.
 
     Returns
     -------
@@ -144,18 +202,13 @@ def server_step(
 
     Raises
     ------
-    FederationError
+    NotFinite
         When a weight is not finite; names the row and the set by their positions.
     """
-    largest = np.zeros(start.size - 1)
-    bad = np.full(2, -1, dtype=np.int64)
-    largest_terms(rows, factors, start, largest, bad)
-    if bad[0] >= 0:
-        raise NotFinite(int(bad[0]), int(bad[1]))
-    exponent = exponents(largest, rows.shape[0])
-    sums = np.zeros(rows.shape[1], dtype=np.int64)
-    add_terms(rows, factors, start, exponent, sums)
-    return mean_of_sums(sums, start, exponent, divisor)
+    if largest is None:
+        largest = largest_terms(rows, factors, start)
+    refuse_not_finite(largest)
+    return _average(rows, factors, start, exponents(largest.max(axis=0), rows.shape[0]), divisor)
 
 
 class NotFinite(FederationError):

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedande_mpi.celldata import CellData
+from fedande_mpi.conditions import known_epsilon, n_clients
 from fedande_mpi.errors import ResultsError
 from fedande_mpi.formatting import format_table
 from fedande_mpi.merging import Paths, read_cells
-from fedande_mpi.reporting import known_epsilon, n_clients, summarise, table, table_rows
+from fedande_mpi.reporting import summarise, table, table_rows
 from fedande_mpi.results import SAVED_GROUP, cell_groups
 from fedande_mpi.schema import FIELDS, SIDECAR_FORMAT
 from fedande_mpi.storage import open_whole

@@ -25,6 +25,8 @@ THREAD_VARIABLES = (
 )
 """One thread per rank unless the user set them: ranks are the parallelism."""
 
+SELECTION = "result files or directories; PATH:KEY=VALUE,... takes some of their cells"
+
 USAGE, UNEXPECTED = 2, 70
 
 
@@ -97,15 +99,51 @@ def build_parser() -> argparse.ArgumentParser:
     made.add_argument("--ranks", type=int, default=1, metavar="R", help="number of MPI ranks (default: 1)")
 
     made = command("show", show, "show configuration, progress and accuracy by round of result files")
-    made.add_argument("paths", nargs="+", metavar="PATH", help="result files or directories")
+    made.add_argument("paths", nargs="+", metavar="PATH", help=SELECTION)
 
     made = command("table", table, "print a table of accuracies")
-    made.add_argument("paths", nargs="+", metavar="PATH", help="result files or directories")
+    made.add_argument("paths", nargs="+", metavar="PATH", help=SELECTION)
     made.add_argument("--format", choices=("md", "csv", "latex", "json"), default="md", help="default: md")
     made.add_argument(
         "--by", metavar="KEY,...", help="rows by these keys, a column for every other difference"
     )
     made.add_argument("--rounds", action="store_true", help="a row for every evaluated round")
+
+    made = command("plot", plot, "draw the figures of the paper, convergence and communication")
+    made.add_argument("paths", nargs="+", metavar="PATH", help=SELECTION)
+    made.add_argument("-o", "--output", required=True, metavar="DIR", help="directory of the figures")
+    made.add_argument(
+        "--figure",
+        action="append",
+        choices=("1", "2", "3", "4", "convergence", "communication"),
+        help="may be repeated; default: all that the results allow",
+    )
+    made.add_argument(
+        "--format", action="append", metavar="png,pdf,svg", help="one or more of them (default: png)"
+    )
+    made.add_argument(
+        "--dataset", metavar="NAME", help="of figure 2 (default: kr-vs-k), convergence and communication"
+    )
+
+    made = command(
+        "compare", compare, "test whether two selections of cells differ, or rank the models of one"
+    )
+    made.add_argument(
+        "a", metavar="A", help="PATH, or PATH:KEY=VALUE,... such as results/x:method=generative,n=1"
+    )
+    made.add_argument("b", nargs="?", metavar="B", help="left out: rank all models of A (Friedman, Nemenyi)")
+    made.add_argument(
+        "--metric",
+        choices=("accuracy", "cll", "brier", "macro_f1"),
+        default="accuracy",
+        help="default: accuracy",
+    )
+    made.add_argument("--format", choices=("md", "csv", "json"), default="md", help="default: md")
+
+    made = command("claims", claims, "say which of the paper's statements results support")
+    made.add_argument("paths", nargs="+", metavar="PATH", help=SELECTION)
+    made.add_argument("--format", choices=("md", "csv", "json"), default="md", help="default: md")
+    made.add_argument("--without-privacy", action="store_true", help="use exact counts instead of noisy ones")
 
     made = command("datasets", datasets, "list, fetch or check the paper's twelve data sets")
     made.add_argument("action", nargs="?", choices=("list", "fetch", "check"), default="list")
@@ -161,7 +199,8 @@ def _connect(allow_singleton: bool) -> Communicator:
 
 def _warn_of_threads(ranks_here: int) -> None:
     """Warn when hosts x threads exceed the cores; the server of several ranks sleeps."""
-    threads = max(int(os.environ[name]) for name in THREAD_VARIABLES if os.environ[name].isdigit())
+    numbers = [os.environ[name] for name in THREAD_VARIABLES]
+    threads = max((int(number) for number in numbers if number.isdigit()), default=1)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     busy = max(1, ranks_here - 1) * threads
     if busy > cores:
@@ -194,7 +233,8 @@ def run(arguments: argparse.Namespace) -> int:
     comm = _connect(arguments.allow_singleton)
     signals = Signals()
     with ending_job(comm):
-        experiment = _load(arguments)
+        # read once: one message if it cannot be, and one file system access for all ranks
+        experiment = comm.share(_load(arguments) if comm.rank == 0 else None)
         if (arguments.dry_run or arguments.verbose) and comm.rank == 0:
             print(plan_text(experiment, comm.size), flush=True)
         if arguments.dry_run:
@@ -232,6 +272,39 @@ def table(arguments: argparse.Namespace) -> None:
 
     made = make_table(arguments.paths, rounds=arguments.rounds, by=arguments.by)
     print(format_table(made, arguments.format), end="")
+
+
+def plot(arguments: argparse.Namespace) -> None:
+    """Draw figures."""
+    from fedande_mpi.figures import plot as plot_figures
+
+    done = plot_figures(
+        arguments.paths,
+        arguments.output,
+        arguments.figure,
+        arguments.format or ("png",),
+        dataset=arguments.dataset,
+    )
+    for path in done.written:
+        print(path)
+    for text in (*done.notes, *(f"skipped {text}" for text in done.skipped)):
+        print(f"fedande: {text}", file=sys.stderr)
+
+
+def compare(arguments: argparse.Namespace) -> None:
+    """Print paired tests of two selections, or the ranks of one selection's models."""
+    from fedande_mpi.comparison import compare as make_comparison
+    from fedande_mpi.formatting import format_table
+
+    print(format_table(make_comparison(arguments.a, arguments.b, arguments.metric), arguments.format), end="")
+
+
+def claims(arguments: argparse.Namespace) -> None:
+    """Print verdicts on the paper's statements."""
+    from fedande_mpi.claims import claims as make_claims
+    from fedande_mpi.formatting import format_table
+
+    print(format_table(make_claims(arguments.paths, arguments.without_privacy), arguments.format), end="")
 
 
 def datasets(arguments: argparse.Namespace) -> int:

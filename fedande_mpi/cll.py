@@ -57,37 +57,156 @@ def exp_nonpositive(x: float) -> float:
     return p * scale
 
 
+CHUNK = 64
+"""Rows whose scores are worked on together: they stay in the first-level cache."""
+
+
+@compiled
+def stride(o: int) -> int:
+    """Return how many numbers a cell takes in ``u`` and ``residuals``.
+
+    1 for two classes, otherwise o - 1 rounded up to a multiple of 4: four lanes run in one vector register.
+    """
+    return 1 if o == 2 else max(4, (o + 2) // 4 * 4)
+
+
 @compiled
 def differences(
     w: NDArray[np.float64],
     log_theta: NDArray[np.float64],
+    child: NDArray[np.int64],
     cell_group: NDArray[np.int64],
     n_touched: int,
     o: int,
     u: NDArray[np.float64],
 ) -> None:
-    """Fill ``u ((n_touched + 1) * (o - 1))`` from the weights; the last row stands for a missing value.
+    """Fill ``u ((n_touched + 1) * stride)`` from the weights; the last cell stands for a missing value.
 
     ``w`` has one row of o weights per group of cells (``cell_group``): a group is one cell for granularity
     "parameter". The prior is folded into the parents cells, which every row uses.
     """
     h = o - 1
+    lanes = stride(o)
     for c in range(n_touched):
         g = cell_group[c] * o
         last = w[g + h] * log_theta[c * o + h]
         for k in range(h):
-            u[c * h + k] = w[g + k] * log_theta[c * o + k] - last
-    for k in range(h):
-        u[n_touched * h + k] = 0.0
-
-
-@compiled
-def fold_prior(child: NDArray[np.int64], n_touched: int, h: int, u: NDArray[np.float64]) -> None:
-    """Add the prior's differences to every parents cell."""
+            u[c * lanes + k] = w[g + k] * log_theta[c * o + k] - last
+        for k in range(h, lanes):
+            u[c * lanes + k] = 0.0
+    for k in range(lanes):
+        u[n_touched * lanes + k] = 0.0
     for c in range(1, n_touched):
         if child[c] == -2:
             for k in range(h):
-                u[c * h + k] += u[k]
+                u[c * lanes + k] += u[k]
+
+
+@compiled
+def forward(
+    factors: NDArray[np.uint32],
+    first: int,
+    n: int,
+    width: int,
+    o: int,
+    u: NDArray[np.float64],
+    z: NDArray[np.float64],
+) -> None:
+    """Sum the differences of rows ``first .. first + n - 1`` into ``z (n * stride)``."""
+    if o == 2:
+        for r in range(n):
+            at = (first + r) * width
+            a = b = c = e = 0.0
+            f = 0
+            while f + 4 <= width:
+                a += u[factors[at + f]]
+                b += u[factors[at + f + 1]]
+                c += u[factors[at + f + 2]]
+                e += u[factors[at + f + 3]]
+                f += 4
+            while f < width:
+                a += u[factors[at + f]]
+                f += 1
+            z[r] = (a + b) + (c + e)
+    elif o <= 5:
+        for r in range(n):
+            at = (first + r) * width
+            a = b = c = e = 0.0
+            for f in range(width):
+                i = np.int64(factors[at + f]) * 4
+                a += u[i]
+                b += u[i + 1]
+                c += u[i + 2]
+                e += u[i + 3]
+            z[4 * r] = a
+            z[4 * r + 1] = b
+            z[4 * r + 2] = c
+            z[4 * r + 3] = e
+    else:
+        lanes = stride(o)
+        for r in range(n):
+            at = (first + r) * width
+            for k in range(0, lanes, 4):
+                a = b = c = e = 0.0
+                for f in range(width):
+                    i = np.int64(factors[at + f]) * lanes + k
+                    a += u[i]
+                    b += u[i + 1]
+                    c += u[i + 2]
+                    e += u[i + 3]
+                out = r * lanes + k
+                z[out] = a
+                z[out + 1] = b
+                z[out + 2] = c
+                z[out + 3] = e
+
+
+@compiled
+def softmax(n: int, o: int, z: NDArray[np.float64], last: NDArray[np.float64]) -> float:
+    """Turn the differences of n rows into probabilities, the last class's into ``last (n,)``.
+
+    Returns the sum over the rows of log(sum over classes of e^z), z = 0 for the last class.
+    """
+    h = o - 1
+    lanes = stride(o)
+    value = 0.0
+    product = 1.0
+    if o == 2:
+        for r in range(n):
+            s = z[r]
+            value += max(s, 0.0)
+            e = exp_nonpositive(-abs(s))
+            small = e / (1.0 + e)
+            large = 1.0 / (1.0 + e)
+            z[r] = large if s >= 0.0 else small
+            last[r] = small if s >= 0.0 else large
+            product *= 1.0 + e  # CHUNK factors of at most 2
+        return value + float(np.log(product))
+    for r in range(n):
+        top = 0.0
+        for k in range(h):
+            top = max(top, z[r * lanes + k])
+        value += top
+        last[r] = -top
+        for k in range(h):
+            z[r * lanes + k] -= top
+    for i in range(n * lanes):
+        z[i] = exp_nonpositive(min(z[i], 0.0))
+    for r in range(n):
+        last[r] = exp_nonpositive(last[r])
+    for r in range(n):
+        total = last[r]
+        for k in range(h):
+            total += z[r * lanes + k]
+        product *= total
+        if product > 1e200:
+            value += float(np.log(product))
+            product = 1.0
+        scale = 1.0 / total
+        last[r] *= scale
+        for k in range(h):
+            z[r * lanes + k] *= scale
+    return value + float(np.log(product))
 
 
 @compiled
@@ -102,123 +221,86 @@ def value_and_residuals(
     z: NDArray[np.float64],
     residuals: NDArray[np.float64],
 ) -> float:
-    """Return -CLL of the rows and fill ``residuals ((n_touched + 1) * (o - 1))``, the R of the module."""
-    if o == 2:
-        return _two_classes(factors, labels, n_rows, width, n_touched, u, z, residuals)
-    return _many_classes(factors, labels, n_rows, width, n_touched, o, u, z, residuals)
+    """Return -CLL of the rows and fill ``residuals ((n_touched + 1) * stride)``, the R of the module.
 
-
-@compiled
-def _two_classes(
-    factors: NDArray[np.uint32],
-    labels: NDArray[np.int32],
-    n_rows: int,
-    width: int,
-    n_touched: int,
-    u: NDArray[np.float64],
-    z: NDArray[np.float64],
-    residuals: NDArray[np.float64],
-) -> float:
-    cells = n_touched + 1
-    for r in range(n_rows):
-        at = r * width
-        a = b = c = e = 0.0
-        f = 0
-        while f + 4 <= width:
-            a += u[factors[at + f]]
-            b += u[factors[at + f + 1]]
-            c += u[factors[at + f + 2]]
-            e += u[factors[at + f + 3]]
-            f += 4
-        while f < width:
-            a += u[factors[at + f]]
-            f += 1
-        z[r] = (a + b) + (c + e)
+    ``z`` is a buffer of ``(CHUNK, stride + 1)`` numbers.
+    """
+    h = o - 1
+    lanes = stride(o)
+    last = z[CHUNK * lanes :]
+    # neighbouring rows tend to use the same cells: with one number per cell, four sets of sums keep
+    # additions independent of each other
+    copies = 4 if o == 2 else 1
+    residuals[: copies * (n_touched + 1) * lanes] = 0.0
     value = 0.0
-    product = 1.0
-    for r in range(n_rows):
-        s = z[r]
-        value += max(s, 0.0) - (s if labels[r] == 0 else 0.0)
-        e = exp_nonpositive(-abs(s))
-        p = (1.0 if s >= 0.0 else e) / (1.0 + e)
-        product *= 1.0 + e
-        if product > 1e200:
-            value += np.log(product)
-            product = 1.0
-        z[r] = p - (1.0 if labels[r] == 0 else 0.0)
-    value += float(np.log(product))
-    # neighbouring rows tend to use the same cells: four sets of sums keep their additions independent
-    residuals[: 4 * cells] = 0.0
-    r = 0
-    while r + 4 <= n_rows:
-        at = r * width
-        p0, p1, p2, p3 = z[r], z[r + 1], z[r + 2], z[r + 3]
-        for f in range(width):
-            residuals[4 * np.int64(factors[at + f])] += p0
-            residuals[4 * np.int64(factors[at + width + f]) + 1] += p1
-            residuals[4 * np.int64(factors[at + 2 * width + f]) + 2] += p2
-            residuals[4 * np.int64(factors[at + 3 * width + f]) + 3] += p3
-        r += 4
-    while r < n_rows:
-        for f in range(width):
-            residuals[4 * np.int64(factors[r * width + f])] += z[r]
-        r += 1
-    for i in range(cells):
-        residuals[i] = (residuals[4 * i] + residuals[4 * i + 1]) + (
-            residuals[4 * i + 2] + residuals[4 * i + 3]
-        )
+    for first in range(0, n_rows, CHUNK):
+        n = min(CHUNK, n_rows - first)
+        forward(factors, first, n, width, o, u, z)
+        for r in range(n):
+            if labels[first + r] < h:
+                value -= z[r * lanes + labels[first + r]]
+        value += softmax(n, o, z, last)
+        for r in range(n):
+            if labels[first + r] < h:
+                z[r * lanes + labels[first + r]] -= 1.0
+        _scatter(factors, first, n, width, o, z, residuals)
+    if o == 2:
+        for i in range(n_touched + 1):
+            residuals[i] = (residuals[4 * i] + residuals[4 * i + 1]) + (
+                residuals[4 * i + 2] + residuals[4 * i + 3]
+            )
     return value
 
 
 @compiled
-def _many_classes(
+def _scatter(
     factors: NDArray[np.uint32],
-    labels: NDArray[np.int32],
-    n_rows: int,
+    first: int,
+    n: int,
     width: int,
-    n_touched: int,
     o: int,
-    u: NDArray[np.float64],
     z: NDArray[np.float64],
     residuals: NDArray[np.float64],
-) -> float:
-    h = o - 1
-    residuals[: (n_touched + 1) * h] = 0.0
-    value = 0.0
-    product = 1.0
-    for r in range(n_rows):
-        at = r * width
-        first = np.int64(factors[at]) * h
-        for k in range(h):
-            z[k] = u[first + k]
-        for f in range(1, width):
-            c = np.int64(factors[at + f]) * h
-            for k in range(h):
-                z[k] += u[c + k]
-        label = labels[r]
-        top = 0.0
-        for k in range(h):
-            top = max(top, z[k])
-        value += top - (z[label] if label < h else 0.0)
-        for k in range(h):
-            z[k] = exp_nonpositive(z[k] - top)
-        total = exp_nonpositive(-top)
-        for k in range(h):
-            total += z[k]
-        product *= total
-        if product > 1e200:
-            value += np.log(product)
-            product = 1.0
-        scale = 1.0 / total
-        for k in range(h):
-            z[k] *= scale
-        if label < h:
-            z[label] -= 1.0
-        for f in range(width):
-            c = np.int64(factors[at + f]) * h
-            for k in range(h):
-                residuals[c + k] += z[k]
-    return value + float(np.log(product))
+) -> None:
+    """Add every row's residual to the sums of its cells."""
+    if o == 2:
+        r = 0
+        while r + 4 <= n:
+            at = (first + r) * width
+            p0, p1, p2, p3 = z[r], z[r + 1], z[r + 2], z[r + 3]
+            for f in range(width):
+                residuals[4 * np.int64(factors[at + f])] += p0
+                residuals[4 * np.int64(factors[at + width + f]) + 1] += p1
+                residuals[4 * np.int64(factors[at + 2 * width + f]) + 2] += p2
+                residuals[4 * np.int64(factors[at + 3 * width + f]) + 3] += p3
+            r += 4
+        while r < n:
+            for f in range(width):
+                residuals[4 * np.int64(factors[(first + r) * width + f])] += z[r]
+            r += 1
+    elif o <= 5:
+        for r in range(n):
+            at = (first + r) * width
+            a, b, c, e = z[4 * r], z[4 * r + 1], z[4 * r + 2], z[4 * r + 3]
+            for f in range(width):
+                i = np.int64(factors[at + f]) * 4
+                residuals[i] += a
+                residuals[i + 1] += b
+                residuals[i + 2] += c
+                residuals[i + 3] += e
+    else:
+        lanes = stride(o)
+        for r in range(n):
+            at = (first + r) * width
+            for k in range(0, lanes, 4):
+                own = r * lanes + k
+                a, b, c, e = z[own], z[own + 1], z[own + 2], z[own + 3]
+                for f in range(width):
+                    i = np.int64(factors[at + f]) * lanes + k
+                    residuals[i] += a
+                    residuals[i + 1] += b
+                    residuals[i + 2] += c
+                    residuals[i + 3] += e
 
 
 @compiled
@@ -234,19 +316,20 @@ def gradient(
 ) -> None:
     """Turn residuals into the gradient in w, ``g (n_groups * o)``."""
     h = o - 1
-    for k in range(h):
-        residuals[k] = residuals[k] if n_touched == 1 or child[1] != -2 else 0.0
+    lanes = stride(o)
     if n_touched > 1 and child[1] == -2:  # every row uses one parents cell and the prior
+        for k in range(h):
+            residuals[k] = 0.0
         for c in range(1, n_touched):
             if child[c] == -2:
                 for k in range(h):
-                    residuals[k] += residuals[c * h + k]
+                    residuals[k] += residuals[c * lanes + k]
     g[: n_groups * o] = 0.0
     for c in range(n_touched):
         at = cell_group[c] * o
         total = 0.0
         for k in range(h):
-            value = residuals[c * h + k]
+            value = residuals[c * lanes + k]
             total += value
             g[at + k] += log_theta[c * o + k] * value
         g[at + h] -= log_theta[c * o + h] * total
@@ -269,7 +352,8 @@ class Problem(NamedTuple):
     centre : (n_groups * o,) float64
         The server's weights, which ``l2`` pulls to.
     u, z, residuals : float64
-        Buffers of at least (n_touched + 1)(o - 1), max(n_rows, o) and 4 (n_touched + 1)(o - 1).
+        Buffers of at least (n_touched + 1) stride, CHUNK (stride + 1) and (n_touched + 1) stride, four
+        times that for two classes.
     """
 
     factors: NDArray[np.uint32]
@@ -293,8 +377,7 @@ class Problem(NamedTuple):
 def objective(problem: Problem, w: NDArray[np.float64], g: NDArray[np.float64]) -> float:
     """Return -CLL (+ l2/2 ||w - centre||^2) at ``w (n_groups * o)`` and fill its gradient ``g``."""
     p = problem
-    differences(w, p.log_theta, p.cell_group, p.n_touched, p.o, p.u)
-    fold_prior(p.child, p.n_touched, p.o - 1, p.u)
+    differences(w, p.log_theta, p.child, p.cell_group, p.n_touched, p.o, p.u)
     value = value_and_residuals(
         p.factors, p.labels, p.n_rows, p.width, p.n_touched, p.o, p.u, p.z, p.residuals
     )

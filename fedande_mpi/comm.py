@@ -35,6 +35,9 @@ Array = NDArray[Any]
 MAX_MESSAGE = 2**31 - 1
 """Largest message in bytes: MPI counts are 32-bit integers."""
 
+_LARGE = 2**16
+"""Bytes from which a message goes in pieces that need both ends' attention."""
+
 _LONGEST_PAUSE = 1e-3
 _SHORTEST_PAUSE = 2e-5
 
@@ -45,8 +48,13 @@ class Link(Protocol):
     def broadcast(self, buffer: Array) -> Program[None]:
         """Copy the root's buffer into everyone's."""
 
-    def gather(self, rows: Array | None, out: Array | None, counts: Sequence[int]) -> Program[None]:
-        """Put every host's rows ``(counts[h], width)``, host by host, into the root's ``out``."""
+    def gather(
+        self, rows: Array | None, out: Array | None, counts: Sequence[int], *, ready: bool = False
+    ) -> Program[None]:
+        """Put every host's rows ``(counts[h], width)``, host by host, into the root's ``out``.
+
+        ``ready`` says that everyone is there already, so that the message flows at once.
+        """
 
     def maximum(self, buffer: Array) -> Program[None]:
         """Replace everyone's buffer by the elementwise maximum."""
@@ -172,7 +180,9 @@ class _SerialEnd:
         else:
             buffer[...] = yield from self.inbox.take()
 
-    def gather(self, rows: Array | None, out: Array | None, counts: Sequence[int]) -> Program[None]:
+    def gather(
+        self, rows: Array | None, out: Array | None, counts: Sequence[int], *, ready: bool = False
+    ) -> Program[None]:
         if out is not None:
             out[...] = yield from self.inbox.take()
         elif rows is not None:
@@ -197,7 +207,9 @@ class _Alone:
     def broadcast(self, buffer: Array) -> Program[None]:
         yield True
 
-    def gather(self, rows: Array | None, out: Array | None, counts: Sequence[int]) -> Program[None]:
+    def gather(
+        self, rows: Array | None, out: Array | None, counts: Sequence[int], *, ready: bool = False
+    ) -> Program[None]:
         if rows is not None and out is not None:
             out[...] = rows
         yield True
@@ -262,10 +274,14 @@ class _MpiLink:
         self.is_root = comm.Get_rank() == 0
 
     def broadcast(self, buffer: Array) -> Program[None]:
+        if buffer.nbytes > _LARGE:
+            yield from _wait(self.comm.Ibcast(np.zeros(1, dtype=np.int8), root=0))
         for piece in _pieces(buffer):
-            yield from _wait(self.comm.Ibcast(piece, root=0))
+            yield from _wait(self.comm.Ibcast(piece, root=0), ready=buffer.nbytes > _LARGE)
 
-    def gather(self, rows: Array | None, out: Array | None, counts: Sequence[int]) -> Program[None]:
+    def gather(
+        self, rows: Array | None, out: Array | None, counts: Sequence[int], *, ready: bool = False
+    ) -> Program[None]:
         mine = np.zeros(0) if rows is None else rows.reshape(-1)
         width = (out if rows is None else rows).shape[1]  # type: ignore[union-attr]
         # all ranks cut alike: so many numbers of every host at a time that a message stays below the limit
@@ -279,7 +295,7 @@ class _MpiLink:
                 starts = [0, *(int(min(start + first, end)) for start, end in pairwise(ends))]
                 receive = [out, sizes, starts, _mpi_type(out)]
             piece = mine[first : first + step] if rows is not None else None
-            yield from _wait(self.comm.Igatherv(piece, receive, root=0))
+            yield from _wait(self.comm.Igatherv(piece, receive, root=0), ready=ready)
 
     def maximum(self, buffer: Array) -> Program[None]:
         from mpi4py import MPI
@@ -290,11 +306,15 @@ class _MpiLink:
     def total(self, buffer: NDArray[np.int64]) -> Program[None]:
         from mpi4py import MPI
 
+        large = buffer.nbytes > _LARGE
+        if large:
+            yield from _wait(self.comm.Ibarrier())
         for piece in _pieces(buffer):
             if self.is_root:
-                yield from _wait(self.comm.Ireduce(MPI.IN_PLACE, piece, op=MPI.SUM, root=0))
+                request = self.comm.Ireduce(MPI.IN_PLACE, piece, op=MPI.SUM, root=0)
             else:
-                yield from _wait(self.comm.Ireduce(piece, None, op=MPI.SUM, root=0))
+                request = self.comm.Ireduce(piece, None, op=MPI.SUM, root=0)
+            yield from _wait(request, ready=large)
 
 
 def _ranks_here(world: Any) -> int:
@@ -318,9 +338,16 @@ def _pieces(buffer: Array) -> Iterable[Array]:
     return [flat[first : first + step] for first in range(0, flat.size, step)]
 
 
-def _wait(request: Any) -> Program[None]:
+def _wait(request: Any, *, ready: bool = False) -> Program[None]:
+    """Wait for a request; when the message is known to be under way, without sleeping.
+
+    A large message moves only while both ends call the library: a nap between its pieces costs more than the
+    message.
+    """
     while not request.Test():
-        yield False
+        if ready:
+            os.sched_yield()
+        yield ready
     yield True
 
 
@@ -424,7 +451,9 @@ class MpiComm:
         """End all ranks at once; nobody is left waiting in a receive."""
         sys.stdout.flush()
         sys.stderr.flush()
+        time.sleep(0.25)  # a launcher that ends a job drops what it has not read yet
         self._world.Abort(code)
+        os._exit(code)  # MPICH's call may return before the launcher has ended this process
 
 
 @contextmanager
@@ -440,6 +469,8 @@ def ending_job(comm: Communicator) -> Iterator[None]:
             raise
         if comm.rank != 0 and isinstance(error, Interrupted):
             time.sleep(1.0)  # rank 0 was told as well, as a rule
+        if comm.rank != 0 and not getattr(error, "__notes__", ()):
+            error.add_note(f"rank {comm.rank}")
         code = report_error(error)
         comm.abort(code)
         raise

@@ -111,18 +111,35 @@ def score(
     room = 2 + states + min(states * n_values, rows.size * n_children)
     cell = np.empty(room, dtype=np.int64)
     child = np.empty(room, dtype=np.int64)
+    counts = np.empty(room * o, dtype=np.int64)
     n_used, n_touched = touched.index_rows(
-        test.X, rows, parents, children, offsets, n_states, n_values, block.arity, order, factors, cell, child
+        test.X,
+        test.y,
+        o,
+        rows,
+        parents,
+        children,
+        offsets,
+        n_states,
+        n_values,
+        block.arity,
+        order,
+        factors,
+        cell,
+        child,
+        counts,
     )
     pooled = theta.pooled.size > 0
     number = np.full(0 if pooled else 1 + (n_states if parents.size > 0 else 0) + n_states * n_values, -1)
     for c in range(n_touched if not pooled else 0):
         number[cell[c]] = c
-    counts = np.empty((n_touched + 1) * o, dtype=np.int64)
     totals = np.empty(n_states * n_children * o if not pooled else 0, dtype=np.int64)
     log_theta = np.empty((n_touched + 1) * o)
-    h = o if scoring.joint else o - 1
-    u = np.empty((n_touched + 1) * h)
+    # joints are not normalised: differences to a class more, whose score is 0, are the scores themselves
+    compared = o + 1 if scoring.joint else o
+    lanes = cll.stride(compared)
+    u = np.empty((n_touched + 1) * lanes)
+    z = np.empty(cll.CHUNK * (lanes + 1))
     for c in range(client_first, client_last):
         if pooled:
             start = theta.pooled_start[at]
@@ -136,20 +153,31 @@ def score(
         _score_table(
             scoring, c, at, cell, child, n_touched, parents.size, n_states, n_values, n_children, o, log_theta
         )
-        if h == o:
-            for i in range(n_touched * o):
-                u[i] = log_theta[i]
-        else:
-            for i in range(n_touched):
-                for k in range(h):
-                    u[i * h + k] = log_theta[i * o + k] - log_theta[i * o + h]
-        for k in range(h):
-            u[n_touched * h + k] = 0.0
+        for i in range(n_touched):
+            reference = 0.0 if scoring.joint else log_theta[i * o + o - 1]
+            for k in range(compared - 1):
+                u[i * lanes + k] = log_theta[i * o + k] - reference
+            for k in range(compared - 1, lanes):
+                u[i * lanes + k] = 0.0
+        for k in range(lanes):
+            u[n_touched * lanes + k] = 0.0
         for i in range(1, n_touched):
             if child[i] == -2:
-                for k in range(h):
-                    u[i * h + k] += u[k]
-        _add_rows(order, factors, n_used, width, test.y, o, h, u, scoring, maxima_only, c, top, sums)
+                for k in range(lanes):
+                    u[i * lanes + k] += u[k]
+        for start in range(0, n_used, cll.CHUNK):
+            n = min(cll.CHUNK, n_used - start)
+            cll.forward(factors, start, n, width, compared, u, z)
+            used = order[start : start + n]
+            if maxima_only:
+                _raise_maxima(used, n, o, lanes, z, top[c])
+            elif scoring.joint:
+                _add_joints(
+                    used, n, test.y, o, lanes, z, top[c], scoring.bits, sums.posterior[c], sums.rest[c]
+                )
+            else:
+                cll.softmax(n, o, z, z[cll.CHUNK * lanes :])
+                _add_posteriors(used, n, test.y, o, lanes, z, scoring.bits, sums.posterior[c], sums.rest[c])
 
 
 @compiled
@@ -260,59 +288,69 @@ def _score_table(
 
 
 @compiled
-def _add_rows(
-    order: NDArray[np.int64],
-    factors: NDArray[np.uint32],
-    n_used: int,
-    width: int,
+def _raise_maxima(
+    rows: NDArray[np.int64], n: int, o: int, lanes: int, z: NDArray[np.float64], top: NDArray[np.float64]
+) -> None:
+    for r in range(n):
+        for k in range(o):
+            top[rows[r]] = max(top[rows[r]], z[r * lanes + k])
+
+
+@compiled
+def _add_joints(
+    rows: NDArray[np.int64],
+    n: int,
     y: NDArray[np.int32],
     o: int,
-    h: int,
-    u: NDArray[np.float64],
-    scoring: Scoring,
-    maxima_only: bool,
-    c: int,
+    lanes: int,
+    z: NDArray[np.float64],
     top: NDArray[np.float64],
-    sums: Sums,
+    bits: int,
+    posterior: NDArray[np.int64],
+    rest: NDArray[np.int64],
 ) -> None:
-    unit = 2.0**scoring.bits
-    z = np.empty(o)
-    for r in range(n_used):
-        row = order[r]
-        first = np.int64(factors[r * width]) * h
-        z[o - 1] = 0.0
-        for k in range(h):
-            z[k] = u[first + k]
-        for f in range(1, width):
-            i = np.int64(factors[r * width + f]) * h
-            for k in range(h):
-                z[k] += u[i + k]
-        largest = z[0]
-        for k in range(1, o):
-            largest = max(largest, z[k])
-        if maxima_only:
-            top[c, row] = max(top[c, row], largest)
-            continue
-        if scoring.joint:
-            largest = top[c, row]
+    unit = 2.0**bits
+    for r in range(n):
+        row = rows[r]
         for k in range(o):
-            z[k] = exp_nonpositive(z[k] - largest)
-        if not scoring.joint:
-            total = 0.0
-            for k in range(o):
-                total += z[k]
-            scale = 1.0 / total
-            for k in range(o):
-                z[k] *= scale
-        for k in range(o):
-            sums.posterior[c, row, k] += np.int64(np.rint(z[k] * unit))
-        p = z[y[row]]
-        left = p - np.rint(p * unit) / unit
-        if left != 0.0:
-            part = np.rint(left * unit * unit)
-            left -= part / unit / unit
-            sums.rest[c, row, 0] += np.int64(part)
-            sums.rest[c, row, 1] += np.int64(np.rint(left * unit * unit * unit))
+            p = exp_nonpositive(z[r * lanes + k] - top[row])
+            posterior[row, k] += np.int64(np.rint(p * unit))
+            if k == y[row]:
+                _add_rest(p, unit, rest[row])
+
+
+@compiled
+def _add_posteriors(
+    rows: NDArray[np.int64],
+    n: int,
+    y: NDArray[np.int32],
+    o: int,
+    lanes: int,
+    z: NDArray[np.float64],
+    bits: int,
+    posterior: NDArray[np.int64],
+    rest: NDArray[np.int64],
+) -> None:
+    unit = 2.0**bits
+    last = cll.CHUNK * lanes
+    for r in range(n):
+        row = rows[r]
+        for k in range(o - 1):
+            posterior[row, k] += np.int64(np.rint(z[r * lanes + k] * unit))
+        posterior[row, o - 1] += np.int64(np.rint(z[last + r] * unit))
+        label = y[row]
+        _add_rest(z[r * lanes + label] if label < o - 1 else z[last + r], unit, rest[row])
+
+
+@compiled
+def _add_rest(p: float, unit: float, rest: NDArray[np.int64]) -> None:
+    """Add what rounding p to a multiple of 1 / unit leaves, at the next two scales."""
+    left = p - np.rint(p * unit) / unit
+    if left != 0.0:
+        part = np.rint(left * unit * unit)
+        left -= part / unit / unit
+        rest[0] += np.int64(part)
+        rest[1] += np.int64(np.rint(left * unit * unit * unit))
 
 
 @compiled

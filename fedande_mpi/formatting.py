@@ -12,6 +12,8 @@ from typing import Any
 from fedande_mpi.errors import ResultsError
 
 FORMATS = ("md", "csv", "latex", "json")
+DIGITS = 4
+"""Of an accuracy in a table; what looks equal with them is equally good."""
 
 Row = dict[str, Any]
 
@@ -27,11 +29,19 @@ class Table:
         Column to value; None where there is none.
     values : tuple of str
         In a pivot, the columns that hold accuracies.
+    ranks : dict, optional
+        In a pivot whose rows are data sets, a last row: the mean rank of every column.
     """
 
     columns: tuple[str, ...]
     rows: list[Row]
     values: tuple[str, ...] = ()
+    ranks: Row | None = None
+
+    @property
+    def all_rows(self) -> list[Row]:
+        """Rows with that of the ranks, if there is one."""
+        return self.rows if self.ranks is None else [*self.rows, self.ranks]
 
 
 def value_text(value: Any) -> str:
@@ -59,8 +69,8 @@ def format_table(table: Table, style: str = "md") -> str:
     ----------
     table : Table
     style : {"md", "csv", "latex", "json"}
-        Six digits in ``csv``, all in ``json``, four in the others, where the best of every row of a
-        pivot is bold. ``latex`` needs the package booktabs.
+        Six digits in ``csv``, all in ``json``, four in the others (two for mean ranks), where the best of
+        every row of a pivot is bold. ``latex`` needs the package booktabs.
 
     Returns
     -------
@@ -80,10 +90,12 @@ def format_table(table: Table, style: str = "md") -> str:
         raise ResultsError(f"--format: expected one of {', '.join(FORMATS)}, got '{style}'")
     escape, bold = (_escape_md, "**{}**") if style == "md" else (_escape_latex, r"\textbf{{{}}}")
     lines = [[escape(name) for name in table.columns]]
-    for row in table.rows:
-        shown = {name: _cell_text(name, row[name], table, 4) for name in table.columns}
+    for row in table.all_rows:
+        ranks = row is table.ranks
+        shown = {name: _cell_text(name, row[name], table, 2 if ranks else DIGITS) for name in table.columns}
         # Compared as shown: what looks equal is equally good.
-        best = max((shown[name] for name in table.values if row[name] is not None), default=None)
+        texts = [shown[name] for name in table.values if shown[name]]
+        best = (min if ranks else max)(texts, key=float, default=None)
         marked = set(table.values) if len(table.values) > 1 else set()
         lines.append(
             [
@@ -92,14 +104,14 @@ def format_table(table: Table, style: str = "md") -> str:
             ]
         )
     right = [any(isinstance(row[name], int | float) for row in table.rows) for name in table.columns]
-    return _md(lines, right) if style == "md" else _latex(lines, right)
+    return _md(lines, right) if style == "md" else _latex(lines, right, ruled=table.ranks is not None)
 
 
 def _csv(table: Table) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(table.columns)
-    for row in table.rows:
+    for row in table.all_rows:
         writer.writerow([_cell_text(name, row[name], table, 6) for name in table.columns])
     return stream.getvalue()
 
@@ -111,7 +123,7 @@ def _json(table: Table) -> str:
             return None if math.isnan(value) else str(value)
         return list(value) if isinstance(value, tuple) else value
 
-    rows = [{name: plain(row[name]) for name in table.columns} for row in table.rows]
+    rows = [{name: plain(row[name]) for name in table.columns} for row in table.all_rows]
     return json.dumps(rows, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 
 
@@ -135,8 +147,11 @@ def _md(lines: list[list[str]], right: list[bool]) -> str:
     return text
 
 
-def _latex(lines: list[list[str]], right: list[bool]) -> str:
+def _latex(lines: list[list[str]], right: list[bool], ruled: bool) -> str:
+    """Write it with booktabs; `ruled`: with a rule above the last row."""
     head, *body = [" & ".join(line) + r" \\" for line in lines]
+    if ruled:
+        body.insert(-1, r"\midrule")
     columns = "".join("r" if numeric else "l" for numeric in right)
     parts = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head, r"\midrule", *body]
     return "\n".join([*parts, r"\bottomrule", r"\end{tabular}", ""])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedande_mpi import aggregation, ande, evaluation, lbfgs, local, touched
+from fedande_mpi import aggregation, evaluation, lbfgs, local, touched
 from fedande_mpi.arrangement import Arrangement, batches
 from fedande_mpi.comm import Link, Program, together
 from fedande_mpi.unit import Clock, Unit, Where
@@ -21,7 +21,9 @@ CALL_SECONDS = 0.25
 
 _SECONDS_PER_STEP = 4e-9
 _SECONDS_PER_SCORE = 2e-9
-"""Rough cost per row, factor and class difference: of an evaluation of the objective, and of scoring."""
+_SECONDS_PER_COUNT = 3e-9
+"""Rough cost per row, factor and class difference of an evaluation of the objective and of scoring; per row and
+factor of counting."""
 
 
 @dataclass
@@ -111,17 +113,18 @@ class Host:
         """Send every client's counts; receive the pooled log-probabilities."""
         unit = self.unit
         bounds = unit.bounds(block.sets, "parameter")
-        rows = np.empty((len(self.members), int(bounds[-1])))
-        with self.clock("local", 0):
-            for c in range(len(self.members)):
-                own = slice(self.clients.start[c], self.clients.start[c + 1])
-                for position, parents in enumerate(block.sets):
-                    part = slice(int(bounds[position]), int(bounds[position + 1]))
-                    tables = ande.count_tables(
-                        self.clients.X[own], self.clients.y[own], parents, unit.arity, unit.n_classes
-                    )
-                    rows[c, part] = tables.ravel()
-        yield True
+        rows = np.zeros((len(self.members), int(bounds[-1])))
+        n_sets = len(block.sets)
+        pair_client = np.repeat(np.arange(len(self.members)), n_sets)
+        pair_set = np.tile(np.arange(n_sets), len(self.members))
+        width = block.layout.children.shape[1] + 1
+        costs = np.repeat(np.diff(self.clients.start), n_sets) * width * _SECONDS_PER_COUNT
+        for batch in batches(costs, CALL_SECONDS):
+            with self.clock("local", 0):
+                local.count_pairs(
+                    self.clients, block.layout, pair_client[batch], pair_set[batch], bounds[:-1], rows
+                )
+            yield True
         yield from self._send(link, rows, bounds, np.ones(len(self.members)), block.sets, 0)
         pooled = np.empty(int(bounds[-1]))
         yield from self.clock.waiting(link.broadcast(pooled), 0)
@@ -183,19 +186,21 @@ class Host:
         round_number: int,
     ) -> Program[None]:
         position = min(round_number, len(self.unit.cell.rounds) - 1)
+        largest = aggregation.largest_terms(rows, factors, bounds)
         if self.unit.cell.transport == "gather":
-            yield from self.clock.waiting(link.gather(rows, None, self._counts()), position)
+            yield from self.clock.waiting(link.gather(largest, None, self._counts()), position)
+            yield from self.clock.waiting(link.gather(rows, None, self._counts(), ready=True), position)
             return
-        largest = np.zeros(bounds.size - 1)
-        bad = np.full(2, -1, dtype=np.int64)
-        aggregation.largest_terms(rows, factors, bounds, largest, bad)
-        if bad[0] >= 0:
-            parents = tuple(int(j) for j in sets[bad[1]])
-            raise aggregation.refuse(self.members.start + int(bad[0]), parents, round_number)
-        yield from self.clock.waiting(link.maximum(largest), position)
+        try:
+            aggregation.refuse_not_finite(largest)
+        except aggregation.NotFinite as error:
+            parents = tuple(int(j) for j in sets[error.position])
+            raise aggregation.refuse(self.members.start + error.row, parents, round_number) from None
+        top = largest.max(axis=0)
+        yield from self.clock.waiting(link.maximum(top), position)
         sums = np.zeros(int(bounds[-1]), dtype=np.int64)
-        exponent = aggregation.exponents(largest, self.unit.cell.clients)
-        aggregation.add_terms(rows, factors, bounds, exponent, sums)
+        exponents = aggregation.exponents(top, self.unit.cell.clients)
+        aggregation.add_terms(rows, factors, bounds, exponents, sums)
         yield from self.clock.waiting(link.total(sums), position)
 
     def _steps(

@@ -171,26 +171,59 @@ def _iterate(problem: Problem, state: State, n: int, max_iterations: int) -> Non
 
 @compiled
 def _direction(state: State, n: int) -> None:
-    """Fill ``direction = -H g`` by the two-loop recursion, the newest pair first."""
+    """Fill ``direction = -H g`` by the two-loop recursion, the newest pair first.
+
+    Each loop subtracts one pair and takes the inner product with the next in the same pass over memory.
+    """
     d, rho, alpha = state.direction, state.rho, state.alpha
     stored, newest = state.counters[STORED], state.counters[NEWEST]
     for i in range(n):
         d[i] = -state.g[i]
+    if stored == 0:
+        return
+    product = _dot(state.s[newest], d, n)
     for back in range(stored):
         at = (newest - back) % MEMORY
-        s, y = state.s[at], state.y[at]
-        alpha[at] = rho[at] * _dot(s, d, n)
-        for i in range(n):
-            d[i] -= alpha[at] * y[i]
-    scale = 1.0 / state.value[1]
-    for i in range(n):
-        d[i] *= scale
+        alpha[at] = rho[at] * product
+        if back + 1 < stored:
+            product = _add_and_dot(d, -alpha[at], state.y[at], state.s[(at - 1) % MEMORY], n)
+        else:
+            product = _add_scale_and_dot(d, -alpha[at], state.y[at], 1.0 / state.value[1], n)
     for back in range(stored - 1, -1, -1):
         at = (newest - back) % MEMORY
-        s, y = state.s[at], state.y[at]
-        beta = alpha[at] - rho[at] * _dot(y, d, n)
-        for i in range(n):
-            d[i] += beta * s[i]
+        beta = alpha[at] - rho[at] * product
+        if back > 0:
+            product = _add_and_dot(d, beta, state.s[at], state.y[(at + 1) % MEMORY], n)
+        else:
+            s = state.s[at]
+            for i in range(n):
+                d[i] += beta * s[i]
+
+
+@reducing
+def _add_and_dot(
+    d: NDArray[np.float64], factor: float, v: NDArray[np.float64], w: NDArray[np.float64], n: int
+) -> float:
+    """Add factor * v to d and return w'd."""
+    total = 0.0
+    for i in range(n):
+        value = d[i] + factor * v[i]
+        d[i] = value
+        total += w[i] * value
+    return total
+
+
+@reducing
+def _add_scale_and_dot(
+    d: NDArray[np.float64], factor: float, v: NDArray[np.float64], scale: float, n: int
+) -> float:
+    """Replace d by scale * (d + factor * v) and return v'd."""
+    total = 0.0
+    for i in range(n):
+        value = scale * (d[i] + factor * v[i])
+        d[i] = value
+        total += v[i] * value
+    return total
 
 
 @compiled

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedande_mpi import ande, lbfgs, touched
-from fedande_mpi.cll import Problem, objective, penalty
+from fedande_mpi.cll import CHUNK, Problem, objective, penalty, stride
 from fedande_mpi.jit import compiled
 from fedande_mpi.touched import Layout
 
@@ -160,9 +160,9 @@ def allocate(capacity: int, max_rows: int, n_children: int, o: int) -> Scratch:
         np.empty(cells, dtype=np.int64),
         np.empty(cells, dtype=np.int64),
         np.empty(cells * o),
-        np.empty(cells * (o - 1)),
-        np.empty(max(max_rows, o)),
-        np.empty(4 * cells * (o - 1) if o == 2 else cells * (o - 1)),
+        np.empty(cells * stride(o)),
+        np.empty(CHUNK * (stride(o) + 1)),
+        np.empty(4 * cells if o == 2 else cells * stride(o)),
     )
 
 
@@ -186,6 +186,8 @@ def prepare(
     rows = np.arange(clients.start[client], clients.start[client + 1])
     n_used, n_touched = touched.index_rows(
         clients.X,
+        clients.y,
+        o,
         rows,
         block.parents[at],
         children,
@@ -197,6 +199,7 @@ def prepare(
         s.factors,
         s.cell,
         s.child,
+        s.counts,
     )
     for r in range(n_used):
         s.labels[r] = clients.y[s.order[r]]
@@ -206,9 +209,6 @@ def prepare(
             for k in range(o):
                 s.log_theta[c * o + k] = theta.pooled[start + s.cell[c] * o + k]
     else:
-        touched.count_touched(
-            s.order, n_used, clients.y, rows, s.factors, n_children + 1, n_touched, o, s.counts
-        )
         touched.log_theta_touched(
             s.counts,
             s.child,
@@ -349,6 +349,55 @@ def run_pairs(
         lbfgs.start(problem, state)
         lbfgs.advance(problem, state, max_iterations, max_iterations)
         finish(problem, state, weights, client, at, end, scratch, updates, report)
+
+
+@compiled
+def count_pairs(
+    clients: Clients,
+    block: Layout,
+    pair_client: NDArray[np.int64],
+    pair_set: NDArray[np.int64],
+    start: NDArray[np.int64],
+    rows: NDArray[np.float64],
+) -> None:
+    """Count the tables of a batch of pairs into the clients' rows.
+
+    Parameters
+    ----------
+    clients, block
+        The host's rows and the block of parent sets.
+    pair_client, pair_set : (k,) int64
+        The pairs, by position on the host and in the block.
+    start : (B,) int64
+        Where each set's cells begin in a row.
+    rows : (C, width) float64, out
+        Zero where nothing was counted yet; `ande.count_tables` of every pair is added.
+    """
+    o = block.n_classes
+    n_children = block.children.shape[1]
+    for i in range(pair_client.size):
+        client, at = pair_client[i], pair_set[i]
+        parents, children, offsets = block.parents[at], block.children[at], block.offsets[at]
+        first = start[at] + o * (1 + block.n_states[at] if parents.size > 0 else 1)
+        for r in range(clients.start[client], clients.start[client + 1]):
+            label = clients.y[r]
+            rows[client, start[at] + label] += 1.0
+            state = np.int64(0)
+            for p in range(parents.size):
+                value = clients.X[r, parents[p]]
+                if value < 0:
+                    state = np.int64(-1)
+                    break
+                state = state * block.arity[parents[p]] + value
+            if state < 0:
+                continue
+            if parents.size > 0:
+                rows[client, start[at] + (1 + state) * o + label] += 1.0
+            base = first + state * block.n_values[at] * o + label
+            for j in range(n_children):
+                value = clients.X[r, children[j]]
+                if value >= 0:
+                    rows[client, base + (offsets[j] + value) * o] += 1.0
 
 
 def scipy_steps(problem: Problem, state: lbfgs.State, max_iterations: int) -> None:

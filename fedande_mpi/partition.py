@@ -36,7 +36,7 @@ def stream(seed: int, purpose: int, *key: int) -> np.random.Generator:
 def _deal(
     y: NDArray[np.integer], rows: NDArray[np.integer], n_parts: int, rng: np.random.Generator
 ) -> NDArray[np.int32]:
-    """Deal rows to parts like cards: class by class, shuffled within a class, the parts in random order.
+    """Deal ascending rows to parts like cards: class by class, shuffled within a class, parts in random order.
 
     The deal continues from one class to the next, so every part gets floor or ceil of m / n_parts rows, and
     of each class floor or ceil of its share.
@@ -44,9 +44,8 @@ def _deal(
     shuffled = rows[rng.permutation(rows.size)]
     by_class = shuffled[np.argsort(y[shuffled], kind="stable")]
     parts = rng.permutation(n_parts)
-    dealt = np.empty(rows.size, dtype=np.int32)
-    dealt[np.argsort(by_class, kind="stable")] = parts[np.arange(rows.size) % n_parts]
-    return dealt
+    place = np.argsort(by_class, kind="stable")  # of each row, in ascending order, among the dealt
+    return parts[place % n_parts].astype(np.int32)
 
 
 def stratified_folds(y: NDArray[np.integer], n_folds: int, *, seed: int, repeat: int) -> NDArray[np.int32]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import math
 import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fedande_mpi.celldata import CellData, CellInfo
+from fedande_mpi.conditions import Selections, known_epsilon, n_clients, read_selected
 from fedande_mpi.errors import ResultsError
-from fedande_mpi.formatting import Row, Table, value_text
-from fedande_mpi.merging import Paths, read_cells
+from fedande_mpi.formatting import DIGITS, Row, Table, value_text
 from fedande_mpi.schema import FIELDS
 from fedande_mpi.settings import cell_settings
 
@@ -61,18 +60,6 @@ def nan_mean(values: FloatArray, axis: int) -> FloatArray:
     return mean
 
 
-def known_epsilon(info: CellInfo) -> float | None:
-    """Epsilon of a cell: infinite for exact counts, None for a discriminative model."""
-    if info.method == "discriminative":
-        return None
-    return math.inf if info.epsilon is None else info.epsilon
-
-
-def n_clients(info: CellInfo) -> int:
-    """Count the clients; a centralised model has one."""
-    return 1 if info.scope == "centralised" else info.n_clients
-
-
 def statistics(cell: CellData) -> list[Row]:
     """Mean accuracy and CLL of every evaluated round of a cell.
 
@@ -110,13 +97,13 @@ def statistics(cell: CellData) -> list[Row]:
     return rows
 
 
-def summarise(paths: Paths) -> list[CellSummary]:
+def summarise(paths: Selections) -> list[CellSummary]:
     """Describe every cell in files, merged files and directories.
 
     Parameters
     ----------
     paths : str, Path or iterable of them
-        Files, directories, glob patterns.
+        Files, directories, glob patterns; as ``PATH:KEY=VALUE,...`` some of their cells.
 
     Returns
     -------
@@ -131,11 +118,11 @@ def summarise(paths: Paths) -> list[CellSummary]:
             cell.info.n_repeats * cell.info.n_folds,
             [(row["round"], row["accuracy"], row["accuracy_sd"]) for row in statistics(cell)],
         )
-        for cell in read_cells(paths, _FIELDS)
+        for cell in read_selected(paths, _FIELDS)
     ]
 
 
-def show_text(paths: Paths) -> str:
+def show_text(paths: Selections) -> str:
     """Return the state of every cell as text: its settings, what is complete, accuracy by round."""
     parts = []
     for cell in summarise(paths):
@@ -152,19 +139,19 @@ def show_text(paths: Paths) -> str:
     return "\n\n".join(parts)
 
 
-def table(paths: Paths, rounds: bool = False, by: Sequence[str] | str | None = None) -> Table:
+def table(paths: Selections, rounds: bool = False, by: Sequence[str] | str | None = None) -> Table:
     """Tabulate accuracies, one row for each cell.
 
     Parameters
     ----------
     paths : str, Path or iterable of them
-        Files, directories, glob patterns.
+        Files, directories, glob patterns; as ``PATH:KEY=VALUE,...`` some of their cells.
     rounds : bool
         One row for every evaluated round, instead of the last one.
     by : sequence of str, or str with commas, optional
         Pivot: one row for each combination of these keys (columns or settings; ``n`` stands for the model
         whether weighted or not), one column for each combination of the other keys that differ,
-        accuracies in the cells.
+        accuracies in the cells. By data sets alone it has mean ranks too, see :func:`mean_ranks`.
 
     Returns
     -------
@@ -177,7 +164,7 @@ def table(paths: Paths, rounds: bool = False, by: Sequence[str] | str | None = N
     ResultsError
         If a file cannot be read, nothing is complete, or a key of `by` is unknown.
     """
-    cells = read_cells(paths, _FIELDS)
+    cells = read_selected(paths, _FIELDS)
     rows: list[Row] = []
     for cell in cells:
         info = cell.info
@@ -235,6 +222,11 @@ def _pivot(rows: list[Row], columns: tuple[str, ...], by: Sequence[str] | str, r
     others = [
         key for key in columns if key not in dropped and len({row.get(key) for row in rows} - {None}) > 1
     ]
+    if "epsilon" in others and not rounds:
+        # Where it follows from the other keys (noise has only what is federated) it would only be noise here.
+        rest = [key for key in (*wanted, *others) if key != "epsilon"]
+        if len({tuple(row.get(key) for key in rest) for row in rows}) == len(rows):
+            others.remove("epsilon")
     labels: dict[tuple[Any, ...], str] = {}
     for place in _sorted({tuple(row.get(key) for key in others) for row in rows}):
         parts = [_label(k, v) for k, v in zip(others, place, strict=True) if v is not None]
@@ -248,7 +240,35 @@ def _pivot(rows: list[Row], columns: tuple[str, ...], by: Sequence[str] | str, r
         dict(zip(wanted, place, strict=True)) | {name: pivoted[place].get(name) for name in names}
         for place in _sorted(pivoted)
     ]
-    return Table((*wanted, *names), result, names)
+    ranks = mean_ranks(result, names) if wanted == ["dataset"] else None
+    return Table((*wanted, *names), result, names, ranks)
+
+
+def mean_ranks(rows: list[Row], names: Sequence[str]) -> Row | None:
+    """Rank columns in every row, 1 the highest, and average over the rows that have all of them.
+
+    Parameters
+    ----------
+    rows : list of dict
+        One for each data set.
+    names : sequence of str
+        The columns to rank. Numbers equal to the digits that tables show are equal, and share the mean of
+        their ranks.
+
+    Returns
+    -------
+    dict or None
+        With the number of rows in ``dataset``; None for fewer than two complete rows or two columns.
+    """
+    complete = [[row[name] for name in names] for row in rows if all(row[name] is not None for name in names)]
+    if len(complete) < 2 or len(names) < 2:
+        return None
+    accuracy = np.round(np.array(complete, dtype=np.float64), DIGITS)
+    above = (accuracy[:, None, :] > accuracy[:, :, None]).sum(axis=2)
+    equal = (accuracy[:, None, :] == accuracy[:, :, None]).sum(axis=2)
+    ranks = (above + (equal + 1) / 2).mean(axis=0)
+    label = f"mean rank ({len(complete)} data sets)"
+    return {"dataset": label} | dict(zip(names, ranks.tolist(), strict=True))
 
 
 def _sorted(places: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
@@ -261,6 +281,6 @@ def _label(key: str, value: Any) -> str:
     return f"C={value}" if key == "clients" else f"{key}={value_text(value)}"
 
 
-def table_rows(paths: Paths, rounds: bool = False, by: Sequence[str] | str | None = None) -> list[Row]:
+def table_rows(paths: Selections, rounds: bool = False, by: Sequence[str] | str | None = None) -> list[Row]:
     """Rows of :func:`table`, as dictionaries."""
     return table(paths, rounds, by).rows

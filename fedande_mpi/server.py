@@ -67,7 +67,8 @@ class Server:
         assert self.release is not None
         unit = self.unit
         bounds = unit.bounds(sets, "parameter")
-        sums = yield from self._average(link, counts, bounds, np.ones(sum(counts)), 1.0, 0, sets)
+        rows = self._rows(counts, bounds)
+        sums = yield from self._average(link, counts, bounds, np.ones(sum(counts)), 1.0, 0, sets, rows)
         with self.clock("aggregate", 0):
             pooled = self.release(at, sets, bounds, sums)
         yield from link.broadcast(pooled)
@@ -78,16 +79,24 @@ class Server:
         bounds = unit.bounds(sets, unit.granularity)
         weights = np.full(int(bounds[-1]), solver.initial_weight)
         factors, divisor = aggregation.client_factors(solver.aggregation, unit.n_rows)
+        rows = self._rows(counts, bounds)
         if self.first_broadcast is None:
             self.first_broadcast = self._stamp()
         yield from link.broadcast(weights)
         for round_number in range(1, solver.rounds + 1):
-            weights = yield from self._average(link, counts, bounds, factors, divisor, round_number, sets)
+            weights = yield from self._average(
+                link, counts, bounds, factors, divisor, round_number, sets, rows
+            )
             self.last_gather = self._stamp()
             self.got_on(float(bounds[-1]) / self.all_weights / solver.rounds)
             yield from link.broadcast(weights)
         if self.keep_weights:
             self._keep(at, bounds, weights[None])
+
+    def _rows(self, counts: list[int], bounds: IntArray) -> FloatArray:
+        """Return a buffer for the clients' rows of a block, used round after round."""
+        gathered = sum(counts) if self.unit.cell.transport == "gather" else 0
+        return np.empty((gathered, int(bounds[-1])))
 
     def _average(
         self,
@@ -98,24 +107,26 @@ class Server:
         divisor: float,
         round_number: int,
         sets: IntArray,
+        rows: FloatArray,
     ) -> Program[FloatArray]:
         """Receive the clients' rows, or their sum, and return the mean."""
         self.where.round = round_number
         position = min(round_number, len(self.unit.cell.rounds) - 1)
         if self.unit.cell.transport == "gather":
-            rows = np.empty((sum(counts), int(bounds[-1])))
-            yield from link.gather(None, rows, counts)
+            largest = np.empty((sum(counts), bounds.size - 1))
+            yield from link.gather(None, largest, counts)
+            yield from link.gather(None, rows, counts, ready=True)
             with self.clock("aggregate", position):
                 try:
-                    mean = aggregation.server_step(rows, factors, divisor, bounds)
+                    mean = aggregation.server_step(rows, factors, divisor, bounds, largest)
                 except aggregation.NotFinite as error:
                     parents = tuple(int(j) for j in sets[error.position])
                     raise aggregation.refuse(error.row, parents, round_number) from None
             return mean
-        largest = np.zeros(bounds.size - 1)
-        yield from link.maximum(largest)
+        top = np.zeros(bounds.size - 1)
+        yield from link.maximum(top)
         sums = np.zeros(int(bounds[-1]), dtype=np.int64)
         yield from link.total(sums)
         with self.clock("aggregate", position):
-            exponent = aggregation.exponents(largest, factors.size)
+            exponent = aggregation.exponents(top, factors.size)
             return aggregation.mean_of_sums(sums, bounds, exponent, divisor)

@@ -57,7 +57,8 @@ def _sync_directory(directory: Path) -> None:
         os.close(handle)
 
 
-def _write_bytes(path: Path, content: bytes) -> None:
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file as a whole, its directory too if needed; as :func:`write_whole`."""
     temporary = temporary_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -96,7 +97,7 @@ def write_whole(path: Path, build: Callable[[h5py.File], None]) -> None:
         build(file)
         file.flush()
         content = file.id.get_file_image()
-    _write_bytes(path, content)
+    write_bytes(path, content)
 
 
 def remove_leftovers(path: Path) -> None:

@@ -73,6 +73,8 @@ def capacity(block: Layout, n_rows: int) -> int:
 @compiled
 def index_rows(
     X: NDArray[np.int32],
+    y: NDArray[np.int32],
+    o: int,
     rows: NDArray[np.int64],
     parents: NDArray[np.int64],
     children: NDArray[np.int64],
@@ -84,17 +86,20 @@ def index_rows(
     factors: NDArray[np.uint32],
     cell: NDArray[np.int64],
     child: NDArray[np.int64],
+    counts: NDArray[np.int64],
 ) -> tuple[int, int]:
-    """Sort rows by parent state and list the touched cells that each uses.
+    """Sort rows by parent state, list the touched cells that each uses, and count the classes in every cell.
 
     Parameters
     ----------
-    X : (m, d) int32
-        Attribute codes, -1 where missing.
+    X, y : (m, d), (m,) int32
+        Attribute codes, -1 where missing, and class codes.
     rows : (k,) int64
         The rows to index.
     parents, children, offsets, n_states, n_values, arity
         One parent set of a `Layout`.
+    o : int
+        Number of classes.
     order : (k,) int64, out
         The rows used (no parent missing), sorted by parent state, stable.
     factors : (k * (d - n + 1),) uint32, out
@@ -104,6 +109,8 @@ def index_rows(
         Position of each touched cell among the cells of the parent set.
     child : (capacity,) int64, out
         Position of the cell's attribute in ``children``; -1 for the prior, -2 for a parents cell.
+    counts : (capacity * o,) int64, out
+        Rows of each class that use the cell; the prior counts all rows, also those with a missing parent.
 
     Returns
     -------
@@ -140,31 +147,45 @@ def index_rows(
             place[code] += 1
     # number the touched cells, state by state
     number = np.empty(n_values, dtype=np.int64)
+    tally = np.zeros(n_values * o, dtype=np.int64)
+    width = n_children + 1
     cell[0] = 0
     child[0] = -1
+    counts[:o] = 0
+    for r in range(k):
+        counts[y[rows[r]]] += 1
     touched = 1
-    width = n_children + 1
+    n_missing = 0
     for s in range(n_states):
         lo, hi = start[s], start[s + 1]
         if lo == hi:
             continue
+        parent_cell = 0
         if n_parents > 0:
             parent_cell = touched
             cell[touched] = 1 + s
             child[touched] = -2
+            counts[touched * o : (touched + 1) * o] = 0
+            for r in range(lo, hi):
+                counts[touched * o + y[order[r]]] += 1
             touched += 1
-        else:
-            parent_cell = 0
-        number[:] = 0
         for r in range(lo, hi):
             row = order[r]
+            label = y[row]
             for j in range(n_children):
                 value = X[row, children[j]]
-                if value >= 0:
-                    number[offsets[j] + value] = 1
+                if value < 0:
+                    n_missing += 1
+                    continue
+                tally[(offsets[j] + value) * o + label] += 1
         for j in range(n_children):
             for v in range(offsets[j], offsets[j] + arity[children[j]]):
-                if number[v] == 1:
+                total = 0
+                for c in range(o):
+                    counts[touched * o + c] = tally[v * o + c]
+                    total += tally[v * o + c]
+                    tally[v * o + c] = 0
+                if total > 0:
                     number[v] = touched
                     cell[touched] = first_child_cell + s * n_values + v
                     child[touched] = j
@@ -174,40 +195,13 @@ def index_rows(
             factors[r * width] = parent_cell
             for j in range(n_children):
                 value = X[row, children[j]]
-                if value >= 0:
-                    factors[r * width + 1 + j] = number[offsets[j] + value]
-                else:
-                    factors[r * width + 1 + j] = 0xFFFFFFFF
-    for i in range(n_used * width):
-        if factors[i] == 0xFFFFFFFF:
-            factors[i] = touched
+                missing = value < 0
+                factors[r * width + 1 + j] = 0xFFFFFFFF if missing else number[offsets[j] + value]
+    if n_missing > 0:
+        for i in range(n_used * width):
+            if factors[i] == 0xFFFFFFFF:
+                factors[i] = touched
     return n_used, touched
-
-
-@compiled
-def count_touched(
-    order: NDArray[np.int64],
-    n_used: int,
-    y: NDArray[np.int32],
-    rows: NDArray[np.int64],
-    factors: NDArray[np.uint32],
-    width: int,
-    n_touched: int,
-    o: int,
-    counts: NDArray[np.int64],
-) -> None:
-    """Count the classes in every touched cell, into ``counts (capacity * o,)``.
-
-    The prior counts all ``rows``, also those with a missing parent.
-    """
-    counts[: (n_touched + 1) * o] = 0
-    for r in range(n_used):
-        label = y[order[r]]
-        for f in range(width):
-            counts[np.int64(factors[r * width + f]) * o + label] += 1
-    counts[:o] = 0
-    for r in range(rows.size):
-        counts[y[rows[r]]] += 1
 
 
 @compiled

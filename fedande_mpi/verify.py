@@ -131,7 +131,8 @@ def verify_case(
 def _largest(expected: NDArray[Any], got: NDArray[Any]) -> float:
     if expected.shape != got.shape:
         return float("inf")
-    return float(np.max(np.abs(expected - got), initial=0.0))
+    difference = float(np.max(np.abs(expected - got), initial=0.0))
+    return float("inf") if np.isnan(difference) else difference  # what is not a number agrees with nothing
 
 
 def _compare_scores(

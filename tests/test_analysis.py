@@ -14,9 +14,9 @@ import xarray as xr
 from fedande_mpi.analysis import open_results, open_tree
 from fedande_mpi.celldata import CellData
 from fedande_mpi.errors import ResultsError
-from fedande_mpi.formatting import format_table
+from fedande_mpi.formatting import Table, format_table
 from fedande_mpi.merging import merge
-from fedande_mpi.reporting import nan_mean, summarise, table, table_rows
+from fedande_mpi.reporting import mean_ranks, nan_mean, summarise, table, table_rows
 from fedande_mpi.results import write_cell
 from fedande_mpi.schema import FIELDS
 from tests.result_files import filled, info, save_sidecar
@@ -211,6 +211,98 @@ def test_an_unknown_key_is_refused_with_the_nearest(grid):
         table(grid, by="datsaet")
 
 
+def test_epsilon_is_no_column_where_it_follows_from_the_others(tmp_path):
+    for scope in ("federated", "local"):
+        write_cell(
+            tmp_path, filled(generative(scope, scope=scope, epsilon=1.0 if scope == "federated" else None))
+        )
+    assert table(tmp_path, by="dataset").columns == ("dataset", "federated", "local")
+    write_cell(tmp_path, filled(generative("more noise", epsilon=0.1)))
+    columns = table(tmp_path, by="dataset").columns
+    assert columns == ("dataset", "federated epsilon=0.1", "federated epsilon=1", "local epsilon=inf")
+
+
+def test_a_pivot_by_data_sets_ends_with_mean_ranks(tmp_path):
+    for dataset in ("car", "flare"):
+        write_cell(tmp_path, filled(discriminative(f"d {dataset}", dataset=dataset)))
+        write_cell(tmp_path, filled(generative(f"g {dataset}", dataset=dataset)))
+    pivot = table(tmp_path, by="dataset")
+    assert pivot.ranks == {
+        "dataset": "mean rank (2 data sets)", "A1DE generative": 2, "A1DE-w discriminative": 1,
+    }  # fmt: skip
+    assert len(pivot.rows) == 2
+    assert table(tmp_path, by="dataset,n").ranks is None
+
+
+def ranked(*rows):
+    columns = [dict(zip("abc", row, strict=True)) | {"dataset": str(index)} for index, row in enumerate(rows)]
+    found = mean_ranks(columns, tuple("abc"))
+    return found and [found[name] for name in "abc"]
+
+
+def test_ranks_begin_with_the_highest_and_are_averaged():
+    assert ranked((0.9, 0.8, 0.7), (0.9, 0.7, 0.8), (0.1, 0.3, 0.2)) == [5 / 3, 2, 7 / 3]
+
+
+def test_ties_share_ranks():
+    # 0.50001 and 0.50004 look the same in a table.
+    assert ranked((0.50001, 0.50004, 0.4), (0.5, 0.5, 0.5)) == [1.75, 1.75, 2.5]
+
+
+def test_only_complete_rows_are_ranked():
+    assert ranked((0.9, 0.8, 0.7), (0.7, 0.8, 0.9), (0.9, None, 0.7)) == [2, 2, 2]
+    assert ranked((0.9, 0.8, 0.7), (0.9, None, 0.7)) is None
+
+
+# --- selections --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("conditions", "clients", "methods"),
+    [
+        ("C=3", {3}, {"discriminative", "generative"}),
+        ("clients=3,clients=10,method=gen*", {3, 10}, {"generative"}),
+        ("epsilon=1", {3, 10}, {"generative"}),
+        ("model=A1DE-w, discriminative.local_steps=5", {3, 10}, {"discriminative"}),
+        (f"dataset_sha256={'d' * 64},C=10", {10}, {"discriminative", "generative"}),
+    ],
+)
+def test_a_table_of_some_cells(grid, conditions, clients, methods):
+    rows = table_rows(f"{grid}:{conditions}")
+    assert {row["clients"] for row in rows} == clients
+    assert {row["method"] for row in rows} == methods
+    assert len(rows) == len(clients) * len(methods)
+
+
+def test_selections_are_united_and_name_each_cell_once(grid):
+    assert len(table_rows([f"{grid}:C=3", f"{grid}:method=generative"])) == 3
+
+
+def test_centralised_cells_have_no_number_of_clients(tmp_path):
+    write_cell(tmp_path, filled(generative(scope="centralised", n_clients=1)))
+    write_cell(tmp_path, filled(discriminative(n_clients=1)))
+    assert [row["scope"] for row in table_rows(f"{tmp_path}:C=1")] == ["federated"]
+
+
+def test_a_path_that_looks_like_a_selection_is_a_path(tmp_path):
+    write_cell(tmp_path / "a:n=1", filled(generative(n=2)))
+    assert len(table_rows(tmp_path / "a:n=1")) == 1
+
+
+@pytest.mark.parametrize(
+    ("conditions", "message"),
+    [
+        ("C=4", "expected cells with these keys, found none among 4"),
+        ("C=three", "expected cells with these keys, found none among 4"),
+        ("scoop=local", r"got 'scoop'; did you mean 'scope'\?"),
+        ("C=3,10", "could not read 'C=3,10'"),
+    ],
+)
+def test_a_selection_that_selects_nothing_is_refused(grid, conditions, message):
+    with pytest.raises(ResultsError, match=message):
+        table(f"{grid}:{conditions}")
+
+
 # --- formats -----------------------------------------------------------------------------------------------
 
 
@@ -245,6 +337,38 @@ def test_latex_uses_booktabs_and_escapes(tmp_path):
         r"\bottomrule",
         r"\end{tabular}",
     ]
+
+
+@pytest.fixture
+def ranks():
+    rows = [{"dataset": "car", "a": 0.9, "b": 0.8}, {"dataset": "flare", "a": 0.7, "b": 0.7}]
+    values = ("a", "b")
+    return Table(("dataset", *values), rows, values, mean_ranks(rows, values))
+
+
+def test_mean_ranks_are_the_last_row_in_every_format(ranks):
+    lines = format_table(ranks, "md").splitlines()
+    assert lines[2:] == [
+        "| car                     | **0.9000** |     0.8000 |",
+        "| flare                   | **0.7000** | **0.7000** |",
+        "| mean rank (2 data sets) |   **1.25** |       1.75 |",
+    ]
+    assert format_table(ranks, "csv").splitlines()[-1] == "mean rank (2 data sets),1.250000,1.750000"
+    assert json.loads(format_table(ranks, "json"))[-1] == {
+        "dataset": "mean rank (2 data sets)", "a": 1.25, "b": 1.75,
+    }  # fmt: skip
+    assert format_table(ranks, "latex").splitlines()[-5:] == [
+        r"flare & \textbf{0.7000} & \textbf{0.7000} \\",
+        r"\midrule",
+        r"mean rank (2 data sets) & \textbf{1.25} & 1.75 \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+
+
+def test_the_lowest_rank_is_best_however_many_digits_it_has():
+    table = Table(("dataset", "a", "b"), [], ("a", "b"), {"dataset": "mean rank", "a": 10.5, "b": 9.5})
+    assert format_table(table).splitlines()[-1] == "| mean rank | 10.50 | **9.50** |"
 
 
 def test_json_is_a_list_of_rows(grid):

@@ -1,0 +1,205 @@
+"""Small random data, units of work on them, and the settings of the hypothesis tests."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from hypothesis import settings
+from numpy.typing import NDArray
+
+from fedande_mpi import ande, cll, evaluation, lbfgs, local, touched
+from fedande_mpi.cell import SECTIONS, Cell
+from fedande_mpi.comm import SerialComm
+from fedande_mpi.federation import UnitResult, run_unit
+from fedande_mpi.planning import arrange_unit
+from fedande_mpi.unit import Unit
+from tests import reference
+
+DIGEST = "0123456789abcdef" * 4
+
+some = settings(max_examples=30, deadline=None, derandomize=True, database=None)
+"""Examples that are the same in every run."""
+
+
+class Rows(NamedTuple):
+    """``X (m, d)``, -1 where missing; ``y (m,)``; ``arity (d,)``; number of classes o."""
+
+    X: NDArray[np.int32]
+    y: NDArray[np.int32]
+    arity: NDArray[np.int64]
+    o: int
+
+
+def make(seed: int, m: int = 40, d: int = 5, o: int = 3, missing: float = 0.0) -> Rows:
+    """Draw rows whose attributes depend on the class and on their neighbours; some have a single value."""
+    rng = np.random.default_rng(seed)
+    arity = rng.choice([1, 2, 3], d, p=[0.1, 0.45, 0.45])
+    y = np.minimum(rng.geometric(0.45, m) - 1, o - 1)
+    X = np.empty((m, d), dtype=np.int64)
+    for j in range(d):
+        noise = rng.integers(0, arity[j], m)
+        signal = y + j * (X[:, j - 1] if j else 0)
+        X[:, j] = np.where(rng.random(m) < 0.6, signal, noise) % arity[j]
+    X[rng.random((m, d)) < missing] = -1
+    return Rows(X.astype(np.int32), y.astype(np.int32), arity.astype(np.int64), o)
+
+
+def missing_as_value(rows: Rows) -> Rows:
+    """Give the missing cells of an attribute a value of their own, coded last."""
+    absent = rows.X < 0
+    X = np.where(absent, rows.arity, rows.X).astype(np.int32)
+    return rows._replace(X=X, arity=rows.arity + absent.any(axis=0))
+
+
+def owners(seed: int, m: int, n_clients: int, n_test: int) -> NDArray[np.int32]:
+    """Hold the last rows out and deal the others at random; every client has one if there are enough."""
+    owner = np.arange(m) % n_clients
+    np.random.default_rng(seed).shuffle(owner[: m - n_test])
+    owner[m - n_test :] = -1
+    return owner.astype(np.int32)
+
+
+def make_unit(rows: Rows, owner: NDArray[np.int32], **keys: Any) -> Unit:
+    """Make a unit whose cell has these keys; those of the method's section are given without its name."""
+    values: dict[str, Any] = {
+        "dataset": "small",
+        "n": 1,
+        "method": "discriminative",
+        "scope": "federated",
+        "clients": max(1, int(owner.max()) + 1),
+        **keys,
+    }
+    method = values["method"]
+    section = {name: values.pop(name) for name in SECTIONS[method].__dataclass_fields__ if name in values}
+    cell = Cell(**values, **{method: SECTIONS[method](**section)})
+    return Unit(cell, rows.X, rows.y, rows.arity, rows.o, DIGEST, owner, 0, 0)
+
+
+def run(unit: Unit) -> UnitResult:
+    """Compute a unit in this process."""
+    result = run_unit(SerialComm(), unit, arrange_unit(unit, 1))
+    assert result is not None
+    return result
+
+
+def indexed(rows: Rows, which: NDArray[np.int64], parents: NDArray[np.int64]) -> dict[str, Any]:
+    """Index rows for one parent set; ``untouched`` says that nothing was written beyond the capacity."""
+    block = touched.layout(np.asarray(parents, dtype=np.int64)[None], rows.arity, rows.o)
+    room = touched.capacity(block, which.size)
+    width = block.children.shape[1] + 1
+    guard = 8
+    order = np.full(which.size + guard, 9, dtype=np.int64)
+    factors = np.full(which.size * width + guard, 9, dtype=np.uint32)
+    cell = np.full(room + guard, 9, dtype=np.int64)
+    child = np.full(room + guard, 9, dtype=np.int64)
+    # one cell more, which is written before it is known to be touched
+    counts = np.full((room + 1) * rows.o + guard, 9, dtype=np.int64)
+    n_used, n_touched = touched.index_rows(
+        rows.X,
+        rows.y,
+        rows.o,
+        which,
+        block.parents[0],
+        block.children[0],
+        block.offsets[0],
+        block.n_states[0],
+        block.n_values[0],
+        block.arity,
+        order,
+        factors,
+        cell,
+        child,
+        counts,
+    )
+    return {
+        "block": block,
+        "room": room,
+        "width": width,
+        "order": order[:n_used],
+        "counts": counts,
+        "factors": factors[:-guard].reshape(-1, width)[:n_used].astype(np.int64),
+        "cell": cell[:n_touched],
+        "child": child[:n_touched],
+        "n_used": n_used,
+        "n_touched": n_touched,
+        "untouched": all((buffer[-guard:] == 9).all() for buffer in (order, factors, cell, child, counts)),
+    }
+
+
+class Setup(NamedTuple):
+    """What the compiled local steps take; client c holds the next ``sizes[c]`` rows."""
+
+    clients: local.Clients
+    block: touched.Layout
+    theta: local.Theta
+    weights: local.Weights
+    capacity: int
+    max_rows: int
+
+
+def setup(
+    rows: Rows,
+    sizes: list[int],
+    sets: NDArray[np.int64],
+    w: float | NDArray[np.float64] = 0.0,
+    *,
+    granularity: str = "parameter",
+    l2: float = 0.0,
+    smoothing: str = "laplace",
+    pseudocount: float = 1.0,
+    pooled: NDArray[np.float64] | None = None,
+) -> Setup:
+    """Set up a block of parent sets, with the weights ``w`` of all of them one after another."""
+    block = touched.layout(sets, rows.arity, rows.o)
+    width = ande.cells_per_set(sets, rows.arity, granularity) * rows.o
+    start = np.cumsum(width) - width
+    full = ande.cells_per_set(sets, rows.arity) * rows.o
+    max_rows = max(1, *sizes)
+    return Setup(
+        local.Clients(rows.X, rows.y, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)),
+        block,
+        local.theta_rule(
+            rows.arity,
+            block.n_states,
+            rows.o,
+            smoothing,
+            pseudocount,
+            max_rows,
+            pooled,
+            None if pooled is None else np.cumsum(full) - full,
+        ),
+        local.Weights(np.array(np.broadcast_to(w, width.sum())), start, granularity == "attribute", l2),
+        touched.capacity(block, max_rows),
+        max_rows,
+    )
+
+
+def problem(given: Setup, client: int = 0, at: int = 0) -> tuple[cll.Problem, lbfgs.State, local.Scratch]:
+    """Prepare one pair, in buffers of its own; ``state.x`` holds the broadcast weights it touches."""
+    o = given.block.n_classes
+    scratch = local.allocate(given.capacity, given.max_rows, given.block.children.shape[1], o)
+    state = lbfgs.allocate(given.capacity * o)
+    made = local.prepare(given.clients, given.block, given.theta, given.weights, client, at, scratch, state.x)
+    return made, state, scratch
+
+
+def own_log_theta(
+    rows: Rows, which: slice, parents: NDArray[np.int64], smoothing: str = "laplace", pseudocount: float = 1.0
+) -> NDArray[np.float64]:
+    """Return the log-probabilities of some rows, ``(n_cells, o)``."""
+    counts = ande.count_tables(rows.X[which], rows.y[which], parents, rows.arity, rows.o)
+    return ande.log_theta(counts, parents, rows.arity, smoothing, pseudocount)
+
+
+def assert_metrics(
+    got: NDArray[np.float64], posteriors: Any, y: NDArray[np.int32], rtol: float = 1e-9
+) -> None:
+    """Compare metrics with the reference's; of rows that are tied but for rounding either class may win."""
+    expected = reference.metrics(posteriors, y)
+    ordered = np.sort(posteriors, axis=1)
+    tied = int((ordered[:, -1] - ordered[:, -2] < 1e-9).sum())
+    named = dict(zip(evaluation.METRICS, got, strict=True))
+    assert abs(named["accuracy"] - expected["accuracy"]) <= tied / y.size + 1e-15
+    for name in ("cll", "brier") if tied else ("cll", "brier", "macro_f1"):
+        np.testing.assert_allclose(named[name], expected[name], rtol=rtol, err_msg=name)

@@ -1,0 +1,163 @@
+"""What a cell takes, before anything starts."""
+
+from __future__ import annotations
+
+import dataclasses
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from fedande_mpi import planning
+from fedande_mpi.errors import ConfigError
+from tests.small_data import Rows, make, make_unit, owners
+
+# d = 3 attributes with 2, 3 and 2 values, o = 2 classes, 4 clients
+ROWS = make(90, m=40, d=3, o=2)._replace(X=np.zeros((40, 3), dtype=np.int32), arity=np.array([2, 3, 2]))
+OWNER = owners(90, 40, 4, 8)
+A1DE = 2 * (1 + 2 + 2 * 5 + 1 + 3 + 3 * 4 + 1 + 2 + 2 * 5)
+"""Weights of A1DE: a prior, a parents table and the child tables for each of three parent sets."""
+
+
+def unit_of(**keys):
+    return make_unit(ROWS, OWNER, **keys)
+
+
+def bytes_of(**keys):
+    down, up = planning.communication_bytes(unit_of(**keys))
+    return down.tolist(), up.tolist()
+
+
+def test_weights_go_up_and_down_in_every_round():
+    assert bytes_of(rounds=2) == ([0, A1DE * 8 * 4, A1DE * 8 * 4],) * 2
+
+
+def test_weights_of_naive_bayes():
+    weights = 2 * (1 + 7)
+    assert bytes_of(n=0, rounds=1) == ([0, weights * 8 * 4],) * 2
+
+
+def test_weights_of_granularity_attribute():
+    weights = 2 * (1 + 1 + 2 * 2 + 1 + 1 + 3 * 2 + 1 + 1 + 2 * 2)
+    assert bytes_of(granularity="attribute", rounds=1) == ([0, weights * 8 * 4],) * 2
+
+
+def test_counts_go_up_once_with_the_class_counts_once():
+    numbers = A1DE - 2 * 2
+    assert bytes_of(method="generative") == ([numbers * 8 * 4], [numbers * 8 * 4])
+
+
+def test_joint_release_sends_fewer_counts():
+    numbers = 2 * (6 + 4 + 6)
+    down, up = bytes_of(method="generative", sensitivity="joint")
+    assert up == [numbers * 8 * 4]
+    assert down == [(A1DE - 2 * 2) * 8 * 4]
+
+
+def test_hybrid_sends_counts_then_weights():
+    counts = (A1DE - 4) * 8 * 4
+    assert bytes_of(method="hybrid", rounds=2) == ([counts, A1DE * 32, A1DE * 32],) * 2
+
+
+@pytest.mark.parametrize("method", ["discriminative", "generative"])
+@pytest.mark.parametrize("scope", ["local", "centralised"])
+def test_without_federation_nothing_is_sent(method, scope):
+    assert bytes_of(method=method, scope=scope) == ([0], [0])
+
+
+def test_clients_without_rows_send_nothing():
+    many = bytes_of(clients=7, allow_empty=True, rounds=1)
+    assert many == bytes_of(rounds=1)
+
+
+def test_transport_is_no_part_of_the_federations_cost():
+    assert bytes_of(transport="reduce") == bytes_of()
+
+
+def test_a_plan_says_what_the_model_has():
+    plan = planning.plan_unit(unit_of(rounds=3), 1)
+    assert (plan.n_sets, plan.n_weights) == (3, A1DE)
+    assert plan.bytes_per_round == 2 * A1DE * 8 * 4
+    assert plan.seconds > 0
+
+
+@pytest.mark.parametrize(("n_ranks", "grid", "idle"), [(1, (1, 1), 0), (2, (1, 1), 0), (5, (4, 1), 0)])
+def test_all_ranks_but_the_first_host(n_ranks, grid, idle):
+    made = planning.arrange_unit(unit_of(), n_ranks)
+    assert ((made.n_groups, made.n_shards), made.idle) == (grid, idle)
+
+
+def test_ranks_beyond_the_pairs_are_idle():
+    made = planning.arrange_unit(unit_of(), 31)
+    assert made.n_groups * made.n_shards == 12
+    assert made.idle == 18
+
+
+def test_shards_may_be_chosen():
+    assert planning.arrange_unit(unit_of(shards=3), 7).n_shards == 3
+
+
+@pytest.mark.parametrize("method", ["discriminative", "generative"])
+def test_blocks_keep_to_the_budget(method):
+    keys = {"block_mib": 6 * A1DE * 8 / 2**20 / 2}
+    unit = unit_of(method=method, **keys)
+    made = planning.arrange_unit(unit, 1)
+    widths = np.diff(unit.bounds(unit.sets, "parameter"))
+    for block in made.blocks[0]:
+        assert block.stop - block.start == 1 or widths[block].sum() * 8 * 6 <= unit.cell.block_mib * 2**20
+    assert len(made.blocks[0]) > 1
+
+
+@pytest.fixture(scope="module")
+def large():
+    """As large as splice with n = 2 at C = 100: more than 2^31 - 1 bytes in one gather."""
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 4, (3190, 60)).astype(np.int32)
+    rows = Rows(X, rng.integers(0, 3, 3190).astype(np.int32), np.full(60, 4), 3)
+    return make_unit(rows, owners(0, 3190, 100, 638), n=2, clients=100)
+
+
+def test_planning_allocates_nothing_of_the_size_of_the_work(large):
+    tracemalloc.start()
+    plan = planning.plan_unit(large, 3)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert plan.n_weights * 8 * 100 > 2**31
+    assert peak < 20 * 2**20
+
+
+def test_memory_is_bounded_by_blocks_and_not_by_the_model(large):
+    plan = planning.plan_unit(large, 3)
+    model = plan.n_weights * 8 * 102
+    assert plan.server_bytes < model / 4
+    cell = dataclasses.replace(large.cell, block_mib=1e6)
+    assert planning.plan_unit(dataclasses.replace(large, cell=cell), 3).server_bytes > model
+    cell = dataclasses.replace(cell, transport="reduce")
+    assert planning.plan_unit(dataclasses.replace(large, cell=cell), 3).server_bytes < model / 10
+
+
+def test_scoring_every_round_takes_more_memory_than_the_last(large):
+    cell = dataclasses.replace(large.cell, evaluate="last")
+    last = planning.plan_unit(dataclasses.replace(large, cell=cell), 3)
+    assert last.host_bytes < planning.plan_unit(large, 3).host_bytes
+
+
+def test_a_plan_beyond_the_memory_is_refused_by_name():
+    unit = unit_of()
+    plan = dataclasses.replace(planning.plan_unit(unit, 4), server_bytes=400 * 2**20, host_bytes=300 * 2**20)
+    planning.refuse_too_large([(unit.cell, plan)], 2, 1000 * 2**20)
+    with pytest.raises(
+        ConfigError, match=r"within 1,000 MiB of free memory, got 1,300 MiB for small A1DE-w"
+    ) as caught:
+        planning.refuse_too_large([(unit.cell, plan)], 3, 1000 * 2**20)
+    assert 'evaluate = "last"' in str(caught.value)
+
+
+def test_where_nothing_says_how_much_is_free_nothing_is_refused():
+    unit = unit_of()
+    planning.refuse_too_large([(unit.cell, planning.plan_unit(unit, 4))], 10**9, None)
+
+
+def test_free_memory_is_a_number_of_bytes_where_it_is_known():
+    free = planning.available_memory()
+    assert free is None or free > 2**20
