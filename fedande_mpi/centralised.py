@@ -211,7 +211,7 @@ def _train_block(
     stride = max(1, int(_STEP_WORK / (m * (n_children + 1) * max(1, o - 1))))
     for at in range(len(layout.n_states)):
         problem = local.prepare(clients, layout, theta, weights, 0, at, scratch, state.x)
-        lbfgs.start(problem, state)
+        lbfgs.begin(state)
         while state.counters[lbfgs.STATUS] == lbfgs.RUNNING:
             until = int(state.counters[lbfgs.ITERATIONS]) + stride
             lbfgs.advance(problem, state, max_iterations, until)

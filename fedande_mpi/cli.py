@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import signal
 import sys
@@ -37,6 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     for name in THREAD_VARIABLES:
         os.environ.setdefault(name, "1")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names may hold what the locale cannot write
     arguments = build_parser().parse_args(argv)
     try:
         code = int(arguments.function(arguments) or 0)
@@ -88,6 +91,13 @@ def build_parser() -> argparse.ArgumentParser:
     made.add_argument("-o", "--output", metavar="DIR", help="directory of results (default: results/NAME)")
     made.add_argument("--dry-run", action="store_true", help="print the plan and stop")
     made.add_argument("--overwrite", action="store_true", help="compute again what is complete")
+    made.add_argument(
+        "--share",
+        type=_share,
+        default=(0, 1),
+        metavar="I/K",
+        help="begin with share I (from 0) of K of the cells; for the tasks of a job array",
+    )
     made.add_argument(
         "--allow-singleton", action="store_true", help="let ranks run that do not see each other"
     )
@@ -168,33 +178,51 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _share(text: str) -> tuple[int, int]:
+    """Read ``I/K``; argparse turns the error into a usage message."""
+    number, slash, count = text.partition("/")
+    if not (slash and number.isdigit() and count.isdigit() and int(number) < int(count)):
+        raise argparse.ArgumentTypeError(f"expected I/K with I from 0 to K - 1, as in 3/40, got '{text}'")
+    return int(number), int(count)
+
+
 class Signals:
     """Remembers a signal until the program asks; a handler only runs between compiled calls."""
 
+    STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+
     def __init__(self) -> None:
         self.received: int | None = None
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        self.look_at_others: Callable[[], None] = lambda: None
+        for number in self.STOPPING:
             signal.signal(number, self._remember)
 
     def _remember(self, number: int, frame: object) -> None:
         self.received = number
 
+    def connect(self, allow_singleton: bool) -> Communicator:
+        """Join the job; from now on what stops another rank stops this one."""
+        from fedande_mpi.comm import connect, stop_if_told
+
+        comm = connect(allow_singleton=allow_singleton)
+        self.look_at_others = lambda: stop_if_told(comm)
+        if comm.rank == 0:
+            _warn_of_threads(comm.ranks_here)
+        return comm
+
     def poll(self) -> None:
-        """Raise `Interrupted` when a signal has come."""
-        if self.received is not None:
-            name = signal.Signals(self.received).name
-            raise Interrupted(
-                f"stopped by {name}; complete folds are saved, run the same command again to continue"
-            )
-
-
-def _connect(allow_singleton: bool) -> Communicator:
-    from fedande_mpi.comm import connect
-
-    comm = connect(allow_singleton=allow_singleton)
-    if comm.rank == 0:
-        _warn_of_threads(comm.ranks_here)
-    return comm
+        """Raise `Interrupted` when a signal has come, here or to another rank."""
+        try:
+            if self.received is not None:
+                name = signal.Signals(self.received).name
+                raise Interrupted(
+                    f"stopped by {name}; complete folds are saved, run the same command again to continue"
+                )
+            self.look_at_others()
+        except Interrupted:
+            for number in self.STOPPING:
+                signal.signal(number, signal.SIG_IGN)  # a second one must not disturb the way out
+            raise
 
 
 def _warn_of_threads(ranks_here: int) -> None:
@@ -230,8 +258,8 @@ def run(arguments: argparse.Namespace) -> int:
     from fedande_mpi.jobs import plan_text
     from fedande_mpi.progress import make_progress
 
-    comm = _connect(arguments.allow_singleton)
     signals = Signals()
+    comm = signals.connect(arguments.allow_singleton)
     with ending_job(comm):
         # read once: one message if it cannot be, and one file system access for all ranks
         experiment = comm.share(_load(arguments) if comm.rank == 0 else None)
@@ -245,6 +273,7 @@ def run(arguments: argparse.Namespace) -> int:
             output,
             comm,
             overwrite=arguments.overwrite,
+            share=arguments.share,
             progress=lambda total: make_progress(total, quiet=arguments.quiet),
             poll=signals.poll,
         )
@@ -355,8 +384,8 @@ def verify(arguments: argparse.Namespace) -> int:
     from fedande_mpi.comm import ending_job
     from fedande_mpi.verify import TOLERANCE, read_case, verify_case
 
-    comm = _connect(arguments.allow_singleton)
     signals = Signals()
+    comm = signals.connect(arguments.allow_singleton)
     failures = 0
     with ending_job(comm):
         for path in arguments.cases:

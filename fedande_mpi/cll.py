@@ -231,7 +231,8 @@ def value_and_residuals(
     # neighbouring rows tend to use the same cells: with one number per cell, four sets of sums keep
     # additions independent of each other
     copies = 4 if o == 2 else 1
-    residuals[: copies * (n_touched + 1) * lanes] = 0.0
+    for i in range(copies * (n_touched + 1) * lanes):
+        residuals[i] = 0.0
     value = 0.0
     for first in range(0, n_rows, CHUNK):
         n = min(CHUNK, n_rows - first)
@@ -324,7 +325,8 @@ def gradient(
             if child[c] == -2:
                 for k in range(h):
                     residuals[k] += residuals[c * lanes + k]
-    g[: n_groups * o] = 0.0
+    for i in range(n_groups * o):
+        g[i] = 0.0
     for c in range(n_touched):
         at = cell_group[c] * o
         total = 0.0

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
+import threading
 import time
 import traceback
 from collections import deque
@@ -87,14 +88,20 @@ class Communicator(Protocol):
     def grid(self, n_groups: int, n_shards: int) -> Grid:
         """Arrange the hosts; collective."""
 
-    def share(self, value: T | None) -> T:
-        """Return rank 0's value on every rank; collective."""
+    def share(self, value: T | None, poll: Callable[[], None] = ...) -> T:
+        """Return rank 0's value on every rank; collective. `poll` is called while waiting and may raise."""
 
     def collect(self, value: T) -> Program[list[T]]:
         """Return every rank's value on rank 0, in rank order, and an empty list elsewhere; collective."""
 
-    def barrier(self) -> None:
-        """Wait for all ranks."""
+    def barrier(self, poll: Callable[[], None] = ...) -> None:
+        """Wait for all ranks; `poll` is called meanwhile and may raise."""
+
+    def told(self) -> bool:
+        """Whether another rank is leaving (see `leave`), so that this one should too."""
+
+    def leave(self, seconds: float) -> bool:
+        """Tell all ranks to leave, wait so long for them, and close MPI; say whether they all came."""
 
     def abort(self, code: int) -> None:
         """End the whole job at once."""
@@ -243,7 +250,7 @@ class SerialComm:
             raise ValueError(f"one process has a 1 x 1 grid, not {n_groups} x {n_shards}")
         return _SerialGrid()
 
-    def share(self, value: T | None) -> T:
+    def share(self, value: T | None, poll: Callable[[], None] = lambda: None) -> T:
         """Return the value."""
         assert value is not None
         return value
@@ -253,8 +260,16 @@ class SerialComm:
         yield True
         return [value]
 
-    def barrier(self) -> None:
+    def barrier(self, poll: Callable[[], None] = lambda: None) -> None:
         """Do nothing."""
+
+    def told(self) -> bool:
+        """Return False: there is nobody else."""
+        return False
+
+    def leave(self, seconds: float) -> bool:
+        """Return False: there is nobody to leave with."""
+        return False
 
     def abort(self, code: int) -> None:
         """Exit the process."""
@@ -315,6 +330,12 @@ class _MpiLink:
             else:
                 request = self.comm.Ireduce(piece, None, op=MPI.SUM, root=0)
             yield from _wait(request, ready=large)
+
+
+def _any_source() -> int:
+    from mpi4py import MPI
+
+    return int(MPI.ANY_SOURCE)
 
 
 def _ranks_here(world: Any) -> int:
@@ -397,6 +418,8 @@ class MpiComm:
         self.rank = int(world.Get_rank())
         self.size = int(world.Get_size())
         self._grid: tuple[tuple[int, int], _MpiGrid] | None = None
+        # of its own, so that leaving matches nothing that the work has under way
+        self._leaving = world.Dup()
         self.ranks_here = _ranks_here(world)
 
     def grid(self, n_groups: int, n_shards: int) -> Grid:
@@ -408,9 +431,9 @@ class MpiComm:
             self._grid = (key, _MpiGrid(self._world, n_groups, n_shards))
         return self._grid[1]
 
-    def share(self, value: T | None) -> T:
+    def share(self, value: T | None, poll: Callable[[], None] = lambda: None) -> T:
         """Return rank 0's value on every rank; it travels as a pickle, outside any round."""
-        return drive([self._share(value)])[0]  # type: ignore[no-any-return]
+        return drive([self._share(value)], poll)[0]  # type: ignore[no-any-return]
 
     def _share(self, value: T | None) -> Program[T]:
         data = np.zeros(0, dtype=np.uint8)
@@ -443,9 +466,42 @@ class MpiComm:
             values.append(pickle.loads(data.data))
         return values
 
-    def barrier(self) -> None:
+    def barrier(self, poll: Callable[[], None] = lambda: None) -> None:
         """Wait for all ranks without spinning."""
-        drive([_wait(self._world.Ibarrier())])
+        drive([_wait(self._world.Ibarrier())], poll)
+
+    def told(self) -> bool:
+        """Whether a message says that the ranks leave: to rank 0 from any, to the others from rank 0."""
+        return bool(self._leaving.Iprobe(source=_any_source()))
+
+    def leave(self, seconds: float) -> bool:
+        """Tell all ranks to leave, wait for them, and close MPI.
+
+        Messages that the work has under way stay so, with their buffers: the caller keeps them alive (they
+        hang on its exception) until this returns.
+        """
+        from mpi4py import MPI
+
+        others = range(1, self.size) if self.rank == 0 else (0,)
+        words = [np.zeros(1, dtype=np.int8) for _ in range(2 * len(others))]
+        requests = [self._leaving.Isend(word, dest=at) for word, at in zip(words, others, strict=False)]
+        requests += [
+            self._leaving.Irecv(word, source=at)
+            for word, at in zip(words[len(others) :], others, strict=False)
+        ]
+        requests.append(self._leaving.Ibarrier())
+        deadline = time.monotonic() + seconds
+        while not all([request.Test() for request in requests]):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_LONGEST_PAUSE)
+        # Every rank is here and every result on disk: a library that cannot close ends all the same.
+        watchdog = threading.Timer(seconds, os._exit, [Interrupted.exit_code])
+        watchdog.daemon = True
+        watchdog.start()
+        MPI.Finalize()
+        watchdog.cancel()
+        return True
 
     def abort(self, code: int) -> None:
         """End all ranks at once; nobody is left waiting in a receive."""
@@ -456,19 +512,52 @@ class MpiComm:
         os._exit(code)  # MPICH's call may return before the launcher has ended this process
 
 
+def stop_if_told(comm: Communicator) -> None:
+    """Raise `Interrupted` when another rank is leaving.
+
+    Raises
+    ------
+    Interrupted
+    """
+    if comm.told():
+        raise Interrupted(
+            "stopped by another rank, which got a signal; complete folds are saved, run the same command again "
+            "to continue"
+        )
+
+
+class Left(SystemExit):
+    """All ranks have left together: MPI is closed, and what was to be said has been said."""
+
+
+LEAVING_SECONDS = 5.0
+"""So long the ranks wait for each other once they are told to stop; then the job is aborted."""
+
+
 @contextmanager
 def ending_job(comm: Communicator) -> Iterator[None]:
     """End the whole job when something raises on this rank, so that the others never wait for it.
 
-    A single process just raises. An `Interrupted` that reached all ranks is told once, by rank 0.
+    A single process just raises. After an `Interrupted` the ranks leave together: each tells the others,
+    waits for them, closes MPI and exits, without the launcher noticing anything but the exit code. Where
+    one does not come in time, and after any other error, the job is aborted.
     """
     try:
         yield
+    except Left:
+        raise
     except BaseException as error:
         if comm.size == 1:
             raise
-        if comm.rank != 0 and isinstance(error, Interrupted):
-            time.sleep(1.0)  # rank 0 was told as well, as a rule
+        if isinstance(error, Interrupted):
+            code = report_error(error) if comm.rank == 0 else error.exit_code
+            if comm.leave(LEAVING_SECONDS):
+                raise Left(code) from error
+            if comm.rank == 0:
+                comm.abort(code)
+                raise
+            # rank 0 has said it and ends the job, unless it is the one that does not come: then the next rank
+            time.sleep(0.5 + 0.5 * min(comm.rank, 8))
         if comm.rank != 0 and not getattr(error, "__notes__", ()):
             error.add_note(f"rank {comm.rank}")
         code = report_error(error)
@@ -483,6 +572,12 @@ def report_error(error: BaseException) -> int:
         line, code = f"fedande: {error}{notes}", error.exit_code
     elif isinstance(error, KeyboardInterrupt):
         line, code = "fedande: interrupted; run the same command again to continue", Interrupted.exit_code
+    elif isinstance(error, UnicodeEncodeError):  # file names, since printing escapes what it cannot write
+        line = (
+            f"fedande: expected a name in the encoding of this locale ({error.encoding}), got "
+            f"{error.object!a}; set LC_ALL=C.UTF-8 or PYTHONUTF8=1{notes}"
+        )
+        code = 1
     elif isinstance(error, MemoryError):
         line, code = f"fedande: out of memory{notes}: fewer ranks per machine or a smaller block_mib help", 1
     else:

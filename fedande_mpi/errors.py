@@ -28,6 +28,10 @@ class ResultsError(FedandeError):
     """A result file or directory that cannot be read, written or continued."""
 
 
+class DamagedFile(ResultsError):
+    """A result file that is truncated or corrupt; a run sets it aside and computes it anew."""
+
+
 class FederationError(FedandeError):
     """A round that cannot be completed: a refused update, an empty average, a wrong launch."""
 

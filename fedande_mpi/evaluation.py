@@ -203,8 +203,10 @@ def _client_theta(
     offsets = block.offsets[at]
     n_states, n_values = block.n_states[at], block.n_values[at]
     first_child_cell = 1 + n_states if parents.size > 0 else 1
-    counts[:] = 0
-    totals[:] = 0
+    for i in range(counts.size):
+        counts[i] = 0
+    for i in range(totals.size):
+        totals[i] = 0
     prior = np.zeros(o, dtype=np.int64)
     present = np.zeros(o, dtype=np.int64)
     for r in range(clients.start[c], clients.start[c + 1]):
@@ -367,7 +369,8 @@ def _metrics(
     smallest = 0.5 / unit / unit / unit
     hits = np.empty((3, o), dtype=np.int64)  # true positives, predicted, actual
     for c in range(n_clients):
-        hits[:] = 0
+        for k in range(o):
+            hits[0, k] = hits[1, k] = hits[2, k] = 0
         correct = 0
         log_likelihood = 0.0
         brier = 0.0

@@ -15,21 +15,26 @@ from typing import Any
 import numpy as np
 
 from fedande_mpi import cll, evaluation, jit, local
+from fedande_mpi.balance import Balance
 from fedande_mpi.cell import Cell
-from fedande_mpi.comm import Communicator, SerialComm, ending_job
+from fedande_mpi.cellfile import CellFile, signature
+from fedande_mpi.comm import Communicator, SerialComm, ending_job, stop_if_told
 from fedande_mpi.config import Experiment
 from fedande_mpi.datasets import Dataset
 from fedande_mpi.federation import UnitResult, run_unit
-from fedande_mpi.jobs import Job, Library, make_unit, prepare
+from fedande_mpi.jobs import Job, Library, make_unit, prepare, share_first
 from fedande_mpi.planning import (
+    MIB,
     arrange_unit,
     available_memory,
     communication_bytes,
     refuse_too_large,
 )
 from fedande_mpi.progress import Progress, Silent
-from fedande_mpi.results import check_writable, open_cell, write_cell
+from fedande_mpi.reservation import Others, Reservation, reserve
+from fedande_mpi.results import check_writable
 from fedande_mpi.sidecar import Predictions, Weights, write_sidecar
+from fedande_mpi.storage import check_still_there, remove_abandoned
 from fedande_mpi.unit import Unit
 
 
@@ -52,10 +57,14 @@ def run_experiment(
     comm: Communicator | None = None,
     *,
     overwrite: bool = False,
+    share: tuple[int, int] = (0, 1),
     progress: Callable[[float], Progress] | None = None,
     poll: Callable[[], None] = lambda: None,
 ) -> list[Path]:
     """Run what is missing of an experiment; collective.
+
+    Several jobs may do so in one directory at once: each claims the cell it computes, and leaves alone what
+    another has claimed.
 
     Parameters
     ----------
@@ -67,6 +76,8 @@ def run_experiment(
         All ranks of the job; this process alone by default.
     overwrite : bool
         Compute complete units again. A file keeps its old content until the first unit is done.
+    share : (int, int)
+        Begin with share i (from 0) of k, of about equal cost; what the others have not begun follows.
     progress : callable
         Makes the progress display from the total cost; none by default.
     poll : callable
@@ -88,7 +99,7 @@ def run_experiment(
         if comm.rank != 0:
             _work(comm, poll)
             return []
-        return _serve(experiment, Path(output), comm, overwrite, progress, poll)
+        return _serve(experiment, Path(output), comm, overwrite, share, progress, poll)
 
 
 def _serve(
@@ -96,13 +107,16 @@ def _serve(
     output: Path,
     comm: Communicator,
     overwrite: bool,
+    share: tuple[int, int],
     progress: Callable[[float], Progress] | None,
     poll: Callable[[], None],
 ) -> list[Path]:
     """Do rank 0's part of `run_experiment`."""
     check_writable(output)
+    remove_abandoned(output)
     library = Library()
     jobs = prepare(experiment, output, comm.size, library, overwrite=overwrite)
+    poll()
     hosts_here = min(comm.ranks_here, comm.size) - 1
     refuse_too_large(
         [(job.cell, job.plan) for job in jobs if job.units], max(hosts_here, 0), available_memory()
@@ -114,8 +128,15 @@ def _serve(
             shown.note(note)
         _compile(comm, needed=any(job.units for job in jobs))
         for job in jobs:
-            _run_cell(comm, job, library(job.cell), output, shown, poll, overwrite=overwrite)
+            if not job.units:
+                shown.note(f"{job.cell}: complete")
+        runner = Runner(comm, library, output, shown, poll)
+        runner.run(share_first([job for job in jobs if job.units], share), overwrite=overwrite)
+        for line in runner.balance.lines():
+            shown.log(line)
     comm.share(("stop", None))
+    # from here on nobody stops for a signal of its own: all is done, and all leave alike
+    comm.barrier(lambda: stop_if_told(comm))
     return [output / f"{job.info.name}.h5" for job in jobs]
 
 
@@ -149,7 +170,7 @@ def _work(comm: Communicator, poll: Callable[[], None]) -> None:
     """Compute the units that rank 0 announces."""
     dataset: Dataset | None = None
     while True:
-        message: tuple[str, Any] = comm.share(None)
+        message: tuple[str, Any] = comm.share(None, poll)
         kind, content = message
         if kind == "data":
             dataset = content
@@ -159,29 +180,98 @@ def _work(comm: Communicator, poll: Callable[[], None]) -> None:
             unit, _ = make_unit(cell, dataset, repeat, fold)
             run_unit(comm, unit, arrange_unit(unit, comm.size), poll)
         elif kind == "stop":
+            comm.barrier(lambda: stop_if_told(comm))
             return
         poll()
 
 
-def _run_cell(
-    comm: Communicator,
-    job: Job,
-    dataset: Dataset,
-    output: Path,
-    progress: Progress,
-    poll: Callable[[], None],
-    *,
-    overwrite: bool,
-) -> None:
-    cell = job.cell
-    if not job.units:
-        progress.note(f"{cell}: complete")
-        return
-    comm.share(("data", dataset))
-    stored = open_cell(output, job.info, overwrite=overwrite)
-    if job.plan.arrangement.idle:
-        progress.note(f"{cell}: {job.plan.arrangement.idle} of {comm.size} ranks have no work")
-    for repeat, fold in job.units:
+class Runner:
+    """Rank 0's way through the cells.
+
+    Attributes
+    ----------
+    balance : Balance
+        Where the ranks spent their time.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        library: Library,
+        output: Path,
+        progress: Progress,
+        poll: Callable[[], None],
+    ) -> None:
+        self.comm, self.library, self.output = comm, library, output
+        self.progress, self.poll = progress, poll
+        self.balance = Balance(comm.size)
+
+    def run(self, jobs: list[Job], *, overwrite: bool) -> None:
+        """Compute cells, in order; what other jobs have claimed is looked at again at the end."""
+        old = {job.info.name: signature(self.output / f"{job.info.name}.h5") for job in jobs if overwrite}
+        others = Others(self.output)
+        while jobs:
+            left = []
+            for job in jobs:
+                self.poll()
+                held = reserve(self.output, job.info.name)
+                if held is None:
+                    left.append(job)
+                    continue
+                # what was replaced since the start has been computed again by another job of this kind
+                path = self.output / f"{job.info.name}.h5"
+                anew = overwrite and signature(path) == old[job.info.name]
+                with held:
+                    self._cell(job, held, overwrite=anew)
+                if held.lost:
+                    left.append(job)
+            waiting = [job for job in left if not self._leave_to(others, job)]
+            if len(waiting) == len(jobs):
+                self._pause()
+            jobs = waiting
+
+    def _leave_to(self, others: Others, job: Job) -> bool:
+        """Say whether a living job holds a cell; it is then left to that job."""
+        holder = others.alive(job.info.name)
+        if holder is not None:
+            self.progress.note(f"{job.cell}: left to another job ({holder})")
+            self.progress.advance(job.plan.seconds * len(job.units))
+        return holder is not None
+
+    def _pause(self) -> None:
+        """Wait a little for other jobs."""
+        self.progress.unit("waiting to see whether other jobs are alive")
+        until = time.monotonic() + 1.0
+        while time.monotonic() < until:
+            self.poll()
+            time.sleep(0.02)
+
+    def _cell(self, job: Job, held: Reservation, *, overwrite: bool) -> None:
+        """Compute what is missing of a cell that this job has claimed."""
+        cell, progress = job.cell, self.progress
+        file = CellFile(self.output, job.info, overwrite=overwrite)
+        if file.aside is not None:
+            progress.note(f"{cell}: its file was damaged; set aside as {file.aside}, computing it anew")
+        # another job may have done some since this one looked
+        units = [unit for unit in job.units if not file.cell.is_complete(*unit)]
+        progress.advance(job.plan.seconds * (len(job.units) - len(units)))
+        if not units:
+            return
+        dataset = self.library(cell)
+        self.comm.share(("data", dataset))
+        if job.plan.arrangement.idle:
+            progress.note(f"{cell}: {job.plan.arrangement.idle} of {self.comm.size} ranks have no work")
+        for repeat, fold in units:
+            if held.lost:
+                progress.note(f"{cell}: this job stood still and another has taken it over")
+                return
+            if not file.cell.is_complete(repeat, fold):
+                self._unit(job, dataset, file, held, repeat, fold)
+
+    def _unit(
+        self, job: Job, dataset: Dataset, file: CellFile, held: Reservation, repeat: int, fold: int
+    ) -> None:
+        comm, cell, progress = self.comm, job.cell, self.progress
         progress.unit(f"{cell} repeat {repeat} fold {fold}")
         started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         begin = time.perf_counter()
@@ -195,15 +285,17 @@ def _run_cell(
             done += share
             progress.advance(share * job.plan.seconds)
 
-        def look(progress: Progress = progress) -> None:
-            poll()
+        def look() -> None:
+            self.poll()
+            held.beat()
             progress.advance(0.0)
 
         result = run_unit(comm, unit, arrangement, look, got_on)
         assert result is not None
         values = dict(_values(unit, result))
+        seconds = time.perf_counter() - begin
         values["/folds/test_fold"] = test_fold
-        values["/timing/unit"] = time.perf_counter() - begin
+        values["/timing/unit"] = seconds
         values |= {
             "/provenance/mpi_size": comm.size,
             "/provenance/shards": arrangement.n_shards,
@@ -211,11 +303,35 @@ def _run_cell(
             "/provenance/versions": versions(),
             "/provenance/started": started,
         }
+        check_still_there(self.output)
         if cell.save:
-            write_sidecar(output, stored, repeat, fold, **_saved(unit, result))
-        stored.record(repeat, fold, values)
-        write_cell(output, stored)
+            write_sidecar(self.output, file.cell, repeat, fold, **_saved(unit, result))
+        file.cell.record(repeat, fold, values)
+        file.save()
         progress.advance(job.plan.seconds * max(0.0, 1.0 - done))
+        progress.log(_report(unit, result, seconds))
+        self.balance.add(
+            result.hosts,
+            float(np.nansum(result.seconds["aggregate"])),
+            seconds,
+            can_split=arrangement.n_shards < min(len(unit.sets), max(1, comm.size - 1)),
+        )
+
+
+def _report(unit: Unit, result: UnitResult, seconds: float) -> str:
+    """Return a unit's line in the log: how long it took, rates, and how good it is."""
+    cell = unit.cell
+    down, up = communication_bytes(unit)
+    rounds = max(1, len(cell.rounds) - 1)
+    parts = [f"{seconds:.1f} s"]
+    if cell.in_rounds:
+        parts.append(f"{rounds / seconds:.2g} rounds/s")
+    parts.append(f"{len(unit.sets) * cell.clients / seconds:,.0f} models/s")
+    if (total := float((down + up).sum())) > 0:
+        parts.append(f"{total / seconds / MIB:.1f} MiB/s between clients and server")
+    accuracy = float(np.nanmean(result.metrics[-1, evaluation.METRICS.index("accuracy")]))
+    parts.append(f"accuracy {accuracy:.4f}")
+    return f"{cell} repeat {unit.repeat} fold {unit.fold}: {', '.join(parts)}"
 
 
 def _values(unit: Unit, result: UnitResult) -> Iterator[tuple[str, Any]]:

@@ -47,6 +47,8 @@ class UnitResult:
     stop_reason: IntArray
     seconds: dict[str, FloatArray]
     """``local``, ``wait``, ``evaluate`` (the largest of all hosts) and ``aggregate``, each (rounds,)."""
+    hosts: dict[int, dict[str, float]]
+    """For each rank that hosted clients its seconds in ``local``, ``wait`` and ``evaluate``, all rounds."""
     server_cpu: float
     """CPU seconds of rank 0 from the first broadcast to the last gather; NaN where it hosts clients too."""
     server_wall: float
@@ -143,6 +145,7 @@ def _assemble(
     trained: set[int] = set()
     posterior = None
     seconds = server.clock.seconds
+    hosts: dict[int, dict[str, float]] = {}
     for summary in summaries:
         members = arrangement.clients(summary["group"])
         shard = arrangement.shards[summary["shard"]]
@@ -150,6 +153,8 @@ def _assemble(
             trained.add(position)
             for whole, part in zip(reports, parts, strict=True):
                 whole[position][np.ix_(members, shard)] = part
+        rank = 0 if server_hosts else 1 + summary["shard"] * arrangement.n_groups + summary["group"]
+        hosts[rank] = {name: float(values.sum()) for name, values in summary["seconds"].items()}
         for name, values in summary["seconds"].items():
             seconds[name] = np.maximum(seconds[name], values)
         for position, values in zip(unit.evaluated, summary.get("metrics", ()), strict=False):
@@ -173,6 +178,7 @@ def _assemble(
         evaluations=np.full(shape, -1, dtype=np.int64),
         stop_reason=np.full(shape, -1, dtype=np.int64),
         seconds=seconds,
+        hosts=hosts,
         server_cpu=float("nan"),
         server_wall=float("nan"),
         weights=[server.weights[index] for index in sorted(server.weights)],

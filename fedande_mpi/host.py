@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fedande_mpi import aggregation, evaluation, lbfgs, local, touched
 from fedande_mpi.arrangement import Arrangement, batches
 from fedande_mpi.comm import Link, Program, together
+from fedande_mpi.release import pooled_release
 from fedande_mpi.unit import Clock, Unit, Where
 
 FloatArray = NDArray[np.float64]
@@ -30,6 +31,7 @@ factor of counting."""
 class Block:
     """The state of one block of parent sets on a host."""
 
+    at: IntArray
     sets: IntArray
     layout: touched.Layout
     theta: local.Theta
@@ -64,6 +66,7 @@ class Host:
         self.top = np.full((n_scored, m if joint else 0), -np.inf)
         self.reports: dict[int, list[local.Report]] = {}
         self.pooled_prior: FloatArray | None = None
+        self.release = pooled_release(unit) if unit.pools else None
 
     def run(self, link: Link, group_link: Link) -> Program[None]:
         """Compute the shard's blocks, then add the sums of the shards for this group of clients."""
@@ -80,7 +83,7 @@ class Host:
         unit = self.unit
         indices = self.arrangement.shards[self.shard]
         for block in self.arrangement.blocks[self.shard]:
-            state = self._begin(unit.sets[indices[block]])
+            state = self._begin(indices[block])
             if unit.pools:
                 yield from self._pool(link, state)
             if not unit.cell.weighted:
@@ -90,10 +93,11 @@ class Host:
             else:
                 yield from self._converge(link, state)
 
-    def _begin(self, sets: IntArray) -> Block:
+    def _begin(self, at: IntArray) -> Block:
         unit = self.unit
+        sets = unit.sets[at]
         layout = touched.layout(sets, unit.arity, unit.n_classes)
-        return Block(sets, layout, self._theta(layout, None), unit.bounds(sets, unit.granularity))
+        return Block(at, sets, layout, self._theta(layout, None), unit.bounds(sets, unit.granularity))
 
     def _theta(self, layout: touched.Layout, pooled: FloatArray | None) -> local.Theta:
         unit = self.unit
@@ -110,26 +114,30 @@ class Host:
         )
 
     def _pool(self, link: Link, block: Block) -> Program[None]:
-        """Send every client's counts; receive the pooled log-probabilities."""
-        unit = self.unit
-        bounds = unit.bounds(block.sets, "parameter")
-        rows = np.zeros((len(self.members), int(bounds[-1])))
+        """Send the sum of the clients' counts, receive the sum over all clients, and make the pooled model."""
+        assert self.release is not None
+        bounds = self.unit.bounds(block.sets, "parameter")
         n_sets = len(block.sets)
-        pair_client = np.repeat(np.arange(len(self.members)), n_sets)
-        pair_set = np.tile(np.arange(n_sets), len(self.members))
-        width = block.layout.children.shape[1] + 1
-        costs = np.repeat(np.diff(self.clients.start), n_sets) * width * _SECONDS_PER_COUNT
-        for batch in batches(costs, CALL_SECONDS):
+        everyone = self.clients._replace(start=self.clients.start[[0, -1]])
+        row = np.zeros((1, int(bounds[-1])))
+        cost = self.clients.y.size * (block.layout.children.shape[1] + 1) * _SECONDS_PER_COUNT
+        for batch in batches([cost] * n_sets, CALL_SECONDS):
+            sets = np.arange(batch.start, batch.stop)
             with self.clock("local", 0):
-                local.count_pairs(
-                    self.clients, block.layout, pair_client[batch], pair_set[batch], bounds[:-1], rows
-                )
+                local.count_pairs(everyone, block.layout, np.zeros_like(sets), sets, bounds[:-1], row)
             yield True
-        yield from self._send(link, rows, bounds, np.ones(len(self.members)), block.sets, 0)
-        pooled = np.empty(int(bounds[-1]))
-        yield from self.clock.waiting(link.broadcast(pooled), 0)
+        sums = row[0].astype(np.int64)
+        yield from self.clock.waiting(link.total(sums), 0)
+        yield from self.clock.waiting(link.broadcast(sums), 0)
+        pooled = np.empty(sums.size)
+        for position, parents in enumerate(block.sets):
+            part = slice(int(bounds[position]), int(bounds[position + 1]))
+            counts = sums[part].astype(np.float64).reshape(-1, self.unit.n_classes)
+            with self.clock("aggregate", 0):
+                pooled[part] = self.release(int(block.at[position]), parents, counts).ravel()
+            yield True
         block.theta = self._theta(block.layout, pooled)
-        self.pooled_prior = np.exp(pooled[: unit.n_classes])
+        self.pooled_prior = np.exp(pooled[: self.unit.n_classes])
 
     def _rounds(self, link: Link, block: Block) -> Program[None]:
         unit = self.unit
@@ -275,7 +283,7 @@ class Host:
         if self.unit.cell.optimizer == "scipy":
             local.scipy_steps(problem, state, max_iterations)
         else:
-            lbfgs.start(problem, state)
+            lbfgs.begin(state)
             seconds = _SECONDS_PER_STEP * problem.n_rows * (n_children + 1) * max(1, o - 1) + 1e-6
             stride = max(1, int(CALL_SECONDS / (1.3 * seconds)))
             while state.counters[lbfgs.STATUS] == lbfgs.RUNNING:

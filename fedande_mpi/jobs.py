@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -12,12 +13,13 @@ from numpy.typing import NDArray
 
 from fedande_mpi import ande
 from fedande_mpi.cell import Cell
+from fedande_mpi.cellfile import stored_cell
 from fedande_mpi.config import Experiment
 from fedande_mpi.datasets import Dataset, discretise, load_dataset
 from fedande_mpi.errors import ConfigError
 from fedande_mpi.partition import client_owners, stratified_folds
 from fedande_mpi.planning import MIB, CellPlan, plan_unit
-from fedande_mpi.results import CellInfo, open_cell
+from fedande_mpi.results import CellInfo
 from fedande_mpi.unit import Unit
 
 
@@ -167,11 +169,44 @@ def prepare(
         info = cell_info(cell, dataset)
         wanted = [(repeat, fold) for repeat in range(cell.repeats) for fold in cell.fold_numbers]
         if output is not None and not overwrite:
-            stored = open_cell(output, info)
+            stored = stored_cell(output, info)
             wanted = [unit for unit in wanted if not stored.is_complete(*unit)]
         plan = plan_unit(make_unit(cell, dataset, 0, cell.fold_numbers[0])[0], n_ranks)
         jobs.append(Job(cell, info, tuple(wanted), plan))
     return jobs
+
+
+def shares(jobs: Sequence[Job], count: int) -> list[list[Job]]:
+    """Split cells into shares of about equal cost; each is in the experiment's order.
+
+    They are the same for whoever sees the same jobs with the same units missing.
+    """
+    loads = [0.0] * count
+    owner: dict[int, int] = {}
+    costs = [job.plan.seconds * len(job.units) for job in jobs]
+    for at in sorted(range(len(jobs)), key=lambda at: -costs[at]):
+        owner[at] = loads.index(min(loads))
+        loads[owner[at]] += costs[at]
+    return [[job for at, job in enumerate(jobs) if owner[at] == share] for share in range(count)]
+
+
+def share_first(jobs: Sequence[Job], share: tuple[int, int]) -> list[Job]:
+    """Order the cells for one of several tasks that share the work.
+
+    Its own share comes first, then the other shares, beginning with the next task's, from their ends: there a
+    task finds what the others come to last.
+
+    Parameters
+    ----------
+    jobs : sequence of Job
+    share : (int, int)
+        Number of the share, from 0, and how many there are.
+    """
+    number, count = share
+    split = shares(jobs, count)
+    return split[number] + [
+        job for step in range(1, count) for job in reversed(split[(number + step) % count])
+    ]
 
 
 def plan_text(experiment: Experiment, n_ranks: int) -> str:

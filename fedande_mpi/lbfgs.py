@@ -96,77 +96,88 @@ def _largest(a: NDArray[np.float64], n: int) -> float:
 
 
 @compiled
-def start(problem: Problem, state: State) -> None:
-    """Evaluate the objective at ``state.x`` and begin a minimisation there."""
-    n = problem.n_groups * problem.o
-    state.value[0] = objective(problem, state.x, state.g)
-    state.value[1] = 1.0
-    state.counters[:] = 0
-    state.counters[EVALUATIONS] = 1
+def begin(state: State) -> None:
+    """Forget everything but ``state.x``, where the next `advance` begins."""
+    for i in range(state.counters.size):
+        state.counters[i] = 0
     state.counters[STATUS] = RUNNING
-    if _largest(state.g, n) <= GTOL:
-        state.counters[STATUS] = GRADIENT_SMALL
+    state.value[1] = 1.0
 
 
 @compiled
 def advance(problem: Problem, state: State, max_iterations: int, until: int) -> None:
-    """Iterate until a stopping rule holds, `max_iterations`, or iteration `until`, where it can go on."""
+    """Minimise from ``state.x`` until a stopping rule holds or iteration `until`, where it can go on.
+
+    A state whose counters are 0 (see `begin`) first evaluates the objective.
+    """
     n = problem.n_groups * problem.o
-    counters = state.counters
-    while counters[STATUS] == RUNNING and counters[ITERATIONS] < until:
-        _iterate(problem, state, n, max_iterations)
-
-
-@compiled
-def _iterate(problem: Problem, state: State, n: int, max_iterations: int) -> None:
     x, g, d, x_old, g_old = state.x, state.g, state.direction, state.x_old, state.g_old
     counters = state.counters
-    _direction(state, n)
-    slope = _dot(g, d, n)
-    old_slope = slope
-    old_value = state.value[0]
-    x_old[:n] = x[:n]
-    g_old[:n] = g[:n]
-    step = 1.0
-    if counters[ITERATIONS] == 0:
-        step = min(1.0 / np.sqrt(_dot(d, d, n)), _STEP_MAX)
-    found = False
-    if slope < 0.0:
-        search = _begin_search(old_value, slope, step)
-        for _ in range(MAX_LINE_SEARCH):
-            if step == 1.0:
+    if counters[STATUS] != RUNNING:
+        return
+    step = 0.0
+    slope = 0.0
+    old_slope = 0.0
+    old_value = 0.0
+    search = _begin_search(0.0, 0.0, 0.0)
+    searching = counters[EVALUATIONS] > 0
+    while counters[ITERATIONS] < until:
+        tries = 0
+        found = not searching
+        if searching:
+            _direction(state, n)
+            slope = _dot(g, d, n)
+            old_slope = slope
+            old_value = state.value[0]
+            for i in range(n):
+                x_old[i] = x[i]
+                g_old[i] = g[i]
+            step = 1.0
+            if counters[ITERATIONS] == 0:
+                step = min(1.0 / np.sqrt(_dot(d, d, n)), _STEP_MAX)
+            search = _begin_search(old_value, slope, step)
+            if slope >= 0.0:
+                tries = MAX_LINE_SEARCH
+        # the only place that evaluates the objective, so that it is compiled into this loop once: the first
+        # time at x, then along the search direction
+        while tries < MAX_LINE_SEARCH:
+            if searching:
                 for i in range(n):
-                    x[i] = x_old[i] + d[i]
-            else:
-                for i in range(n):
-                    x[i] = step * d[i] + x_old[i]
+                    x[i] = x_old[i] + (d[i] if step == 1.0 else step * d[i])
             state.value[0] = objective(problem, x, g)
             counters[EVALUATIONS] += 1
-            slope = _dot(g, d, n)
-            found, step, search = _search(state.value[0], slope, step, search)
+            tries += 1
+            if searching:
+                slope = _dot(g, d, n)
+                found, step, search = _search(state.value[0], slope, step, search)
             if found:
                 break
-    if not found:
-        x[:n] = x_old[:n]
-        g[:n] = g_old[:n]
-        state.value[0] = old_value
-        if counters[STORED] == 0:
-            counters[STATUS] = SEARCH_FAILED
+        if not found:
+            for i in range(n):
+                x[i] = x_old[i]
+                g[i] = g_old[i]
+            state.value[0] = old_value
+            state.value[1] = 1.0
+            if counters[STORED] == 0:
+                counters[STATUS] = SEARCH_FAILED
+                counters[ITERATIONS] += 1
+                return
+            counters[STORED] = 0
+            continue
+        if searching:
             counters[ITERATIONS] += 1
-        counters[STORED] = 0
-        state.value[1] = 1.0
-        return
-    counters[ITERATIONS] += 1
-    if counters[ITERATIONS] >= max_iterations:
-        counters[STATUS] = STEP_LIMIT
-        return
-    if _largest(g, n) <= GTOL:
-        counters[STATUS] = GRADIENT_SMALL
-        return
-    if old_value - state.value[0] <= FTOL * max(abs(old_value), abs(state.value[0]), 1.0):
-        counters[STATUS] = OBJECTIVE_FLAT
-        return
-    _remember(state, n, step, slope, old_slope)
+            if counters[ITERATIONS] >= max_iterations:
+                counters[STATUS] = STEP_LIMIT
+                return
+        if _largest(g, n) <= GTOL:
+            counters[STATUS] = GRADIENT_SMALL
+            return
+        if searching:
+            if old_value - state.value[0] <= FTOL * max(abs(old_value), abs(state.value[0]), 1.0):
+                counters[STATUS] = OBJECTIVE_FLAT
+                return
+            _remember(state, n, step, slope, old_slope)
+        searching = True
 
 
 @compiled

@@ -296,7 +296,8 @@ def finish(
     """Write a pair's weights into its part of the client's row of ``updates`` and report it."""
     o = problem.o
     start = weights.start[at]
-    updates[client, start:end] = weights.values[start:end]
+    for i in range(start, end):
+        updates[client, i] = weights.values[i]
     for g in range(problem.n_groups):
         for k in range(o):
             updates[client, start + scratch.group_cell[g] * o + k] = state.x[g * o + k]
@@ -346,7 +347,7 @@ def run_pairs(
         client, at = pair_client[i], pair_set[i]
         end = weights.start[at + 1] if at + 1 < n_sets else weights.values.size
         problem = prepare(clients, block, theta, weights, client, at, scratch, state.x)
-        lbfgs.start(problem, state)
+        lbfgs.begin(state)
         lbfgs.advance(problem, state, max_iterations, max_iterations)
         finish(problem, state, weights, client, at, end, scratch, updates, report)
 

@@ -90,12 +90,18 @@ def read_cells(paths: Paths, fields: Iterable[Field] = FIELDS) -> list[CellData]
             for name, group in cell_groups(file, path):
                 cell = read_group(name, group, path, chosen)
                 known = cells.get(cell.info.identity)
-                cells[cell.info.identity] = cell if known is None else _union(known, cell, path)
+                cells[cell.info.identity] = cell if known is None else union(known, cell, path)
     return list(cells.values())
 
 
-def _union(first: CellData, second: CellData, path: Path) -> CellData:
-    """Units of both; of a unit that both have, the first's."""
+def union(first: CellData, second: CellData, path: Path) -> CellData:
+    """Return the units of both; of a unit that both have, the first's.
+
+    Raises
+    ------
+    ResultsError
+        If they contradict each other about a unit; `path` is the file of the second.
+    """
     if second.info.n_repeats > first.info.n_repeats:
         first = extended(second.info, first)
     for repeat, fold in second.complete_units():

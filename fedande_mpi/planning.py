@@ -71,7 +71,7 @@ def arrange_unit(unit: Unit, n_ranks: int) -> Arrangement:
         widths,
         shared_share=0.7 if unit.pools and not cell.weighted else 0.0,
         shards=cell.shards,
-        gather=cell.transport == "gather",
+        gather=cell.transport == "gather" and cell.in_rounds,
         block_bytes=cell.block_mib * MIB,
     )
 
@@ -111,7 +111,7 @@ def plan_unit(unit: Unit, n_ranks: int) -> CellPlan:
     width = unit.arity.size - cell.n + 1
     data = unit.X.nbytes * 2 + unit.y.nbytes * 4
     sends_rows = unit.pools or cell.in_rounds or "weights" in cell.save
-    rows_gathered = cell.clients if cell.transport == "gather" else 1
+    rows_gathered = cell.clients if cell.transport == "gather" and cell.in_rounds else 1
     blocks = [
         max(int(widths[shard[block]].sum()) for block in slices)
         for shard, slices in zip(arrangement.shards, arrangement.blocks, strict=True)

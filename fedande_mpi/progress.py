@@ -1,6 +1,7 @@
 """Progress of a run, shown by rank 0 on the standard error stream.
 
-A live bar with the time left on a terminal, plain lines at most every 30 s otherwise, nothing when quiet.
+A live bar with the time left on a terminal; otherwise a line for every unit, and one at least every 30 s; nothing
+when quiet.
 Showing progress never ends a run: a stream that cannot be written any more is left alone from then on.
 """
 
@@ -42,6 +43,9 @@ class Progress(Protocol):
 
     def note(self, text: str) -> None:
         """Show a line that stays."""
+
+    def log(self, text: str) -> None:
+        """Show a line that belongs in a log; a live display does without."""
 
 
 def make_progress(
@@ -92,9 +96,12 @@ class Silent:
     def note(self, text: str) -> None:
         """Ignore it."""
 
+    def log(self, text: str) -> None:
+        """Ignore it."""
+
 
 class Plain:
-    """Lines for a log file: the first after 30 s, then at most one every 30 s, and a closing one."""
+    """Lines for a log file: what is logged, the state at most every 30 s, and a closing one."""
 
     def __init__(self, total: float, stream: TextIO, clock: Callable[[], float]) -> None:
         self._total = total
@@ -131,6 +138,10 @@ class Plain:
     def note(self, text: str) -> None:
         """Show a line that stays."""
         self._guarded(lambda: self._line(text))
+
+    def log(self, text: str) -> None:
+        """Show a line that belongs in a log."""
+        self.note(text)
 
     _interval = PLAIN_INTERVAL
 
@@ -187,6 +198,9 @@ class Live(Plain):
         super().__enter__()
         self._guarded(self._start)
         return self
+
+    def log(self, text: str) -> None:
+        """Do without: the bar tells."""
 
     def _start(self) -> None:
         from rich.console import Console

@@ -1,7 +1,8 @@
-"""What clients release of their counts, and the pooled model the server makes of it.
+"""What clients release of their counts, and the pooled model that is made of it.
 
-The server only uses the sum over clients, so the sum of their noises is drawn at once: exact in distribution
-and C times fewer draws. Noisy tables are clipped at 0, smoothed, and each normalised by its own sum.
+Only the sum over clients is used, so the sum of their noises is drawn at once: exact in distribution and C
+times fewer draws. Every draw has the stream of its table, whoever makes it. Noisy tables are clipped at 0,
+smoothed, and each normalised by its own sum.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from fedande_mpi.unit import Unit
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-Release = Callable[[IntArray, IntArray, IntArray, FloatArray], FloatArray]
-"""From positions, parent sets, bounds and summed counts of a block to its pooled log-probabilities."""
+Release = Callable[[int, IntArray, FloatArray], FloatArray]
+"""From a parent set's position, its attributes and summed counts (n_cells, o) to its pooled log-probabilities."""
 
 
 def pooled_release(unit: Unit) -> Release:
@@ -48,16 +49,9 @@ def pooled_release(unit: Unit) -> Release:
     else:
         noisy = _PaperNoise(unit)
 
-    def release(at: IntArray, sets: IntArray, bounds: IntArray, sums: FloatArray) -> FloatArray:
-        pooled = np.empty_like(sums)
-        for position, parents in enumerate(sets):
-            part = slice(int(bounds[position]), int(bounds[position + 1]))
-            counts = noisy(int(at[position]), parents, sums[part].reshape(-1, unit.n_classes))
-            theta = ande.log_theta(
-                np.maximum(counts, 0.0), parents, unit.arity, cell.smoothing, cell.pseudocount
-            )
-            pooled[part] = theta.ravel()
-        return pooled
+    def release(index: int, parents: IntArray, counts: FloatArray) -> FloatArray:
+        released = np.maximum(noisy(index, parents, counts), 0.0)
+        return ande.log_theta(released, parents, unit.arity, cell.smoothing, cell.pseudocount)
 
     return release
 

@@ -23,7 +23,6 @@ from fedande_mpi.storage import (
     create_field,
     create_scales,
     open_whole,
-    remove_leftovers,
     write_whole,
 )
 
@@ -41,8 +40,6 @@ _COMPARED = (
 def open_cell(directory: str | Path, info: CellInfo, overwrite: bool = False) -> CellData:
     """Load the cell to continue it, or begin it.
 
-    Temporaries that killed processes of this host left of it are removed.
-
     Parameters
     ----------
     directory : str or Path
@@ -59,11 +56,10 @@ def open_cell(directory: str | Path, info: CellInfo, overwrite: bool = False) ->
     Raises
     ------
     ResultsError
-        If the file is damaged, of a newer format, or of another configuration or data set: the message
-        names the differing keys.
+        If the file is damaged (`DamagedFile`), of a newer format, or of another configuration or data set:
+        the message names the differing keys.
     """
     path = Path(directory) / f"{info.name}.h5"
-    remove_leftovers(path)
     if overwrite or not path.exists():
         return CellData.empty(info)
     stored = read_cell(path)

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from fedande_mpi import aggregation
 from fedande_mpi.arrangement import Arrangement
 from fedande_mpi.comm import Link, Program
-from fedande_mpi.release import pooled_release
 from fedande_mpi.unit import Clock, Unit, Where
 
 FloatArray = NDArray[np.float64]
@@ -35,7 +34,6 @@ class Server:
     def __post_init__(self) -> None:
         self.clock = Clock(len(self.unit.cell.rounds))
         self.keep_weights = "weights" in self.unit.cell.save
-        self.release = pooled_release(self.unit) if self.unit.pools else None
         self.all_weights = int(self.unit.bounds(self.unit.sets, self.unit.granularity)[-1])
 
     def _stamp(self) -> tuple[float, float]:
@@ -49,8 +47,8 @@ class Server:
             for block in arrangement.blocks[shard]:
                 at = arrangement.shards[shard][block]
                 sets = unit.sets[at]
-                if self.release is not None:
-                    yield from self._pool(link, counts, at, sets)
+                if unit.pools:
+                    yield from self._pool(link, sets)
                 if unit.cell.in_rounds:
                     yield from self._rounds(link, counts, at, sets)
                 elif unit.cell.weighted and self.keep_weights:
@@ -63,15 +61,14 @@ class Server:
         for position, index in enumerate(at):
             self.weights[int(index)] = rows[:, bounds[position] : bounds[position + 1]].copy()
 
-    def _pool(self, link: Link, counts: list[int], at: IntArray, sets: IntArray) -> Program[None]:
-        assert self.release is not None
-        unit = self.unit
-        bounds = unit.bounds(sets, "parameter")
-        rows = self._rows(counts, bounds)
-        sums = yield from self._average(link, counts, bounds, np.ones(sum(counts)), 1.0, 0, sets, rows)
-        with self.clock("aggregate", 0):
-            pooled = self.release(at, sets, bounds, sums)
-        yield from link.broadcast(pooled)
+    def _pool(self, link: Link, sets: IntArray) -> Program[None]:
+        """Add the clients' counts and send the sums back; what is released of them is up to the hosts.
+
+        Whole numbers add exactly in any grouping: each host sends the sum over its clients.
+        """
+        sums = np.zeros(int(self.unit.bounds(sets, "parameter")[-1]), dtype=np.int64)
+        yield from link.total(sums)
+        yield from link.broadcast(sums)
 
     def _rounds(self, link: Link, counts: list[int], at: IntArray, sets: IntArray) -> Program[None]:
         unit = self.unit

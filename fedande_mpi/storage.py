@@ -10,20 +10,26 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import socket
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import h5py
 import numpy as np
 
-from fedande_mpi.errors import ResultsError
+from fedande_mpi.errors import DamagedFile, ResultsError
 from fedande_mpi.schema import Array, Dimension, Field
 
 # The name that makes netCDF readers take a scale for a bare dimension, with its size in ten places.
 _BARE = "This is a netCDF dimension but not a netCDF variable.{:10d}"
 _LARGE = 1 << 16  # bytes: larger datasets are compressed
 _SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+_TEMPORARY = re.compile(r"\..+\.\d+\.[\w-]+\.tmp")
+_ABANDONED = 24 * 3600.0  # seconds after which a temporary is nobody's
 
 
 def _remedy(error: OSError) -> str:
@@ -36,7 +42,8 @@ def _remedy(error: OSError) -> str:
     return "choose another directory, and run again: what was complete is kept"
 
 
-def _refusal(path: Path, error: OSError) -> ResultsError:
+def refusal(path: Path, error: OSError) -> ResultsError:
+    """Return the error for a path that cannot be written: why, and what to do."""
     reason = os.strerror(error.errno) if error.errno else str(error)
     return ResultsError(f"{path}: cannot be written ({reason}); {_remedy(error)}")
 
@@ -57,22 +64,31 @@ def _sync_directory(directory: Path) -> None:
         os.close(handle)
 
 
+def _write_synced(path: Path, content: bytes) -> None:
+    with open(path, "wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file as a whole, its directory too if needed; as :func:`write_whole`."""
     temporary = temporary_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, path)
+        _write_synced(temporary, content)
+        try:
+            os.replace(temporary, path)
+        except FileNotFoundError:
+            # this process stood still so long that another took the cell over and tidied up
+            _write_synced(temporary, content)
+            os.replace(temporary, path)
         _sync_directory(path.parent)
     except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
         if isinstance(error, OSError):
-            raise _refusal(path, error) from error
+            raise refusal(path, error) from error
         raise
 
 
@@ -101,21 +117,22 @@ def write_whole(path: Path, build: Callable[[h5py.File], None]) -> None:
 
 
 def remove_leftovers(path: Path) -> None:
-    """Remove temporaries of `path` left by processes of this host that are gone."""
-    prefix = f".{path.stem}.{socket.gethostname()}."
-    with contextlib.suppress(OSError):
-        for entry in os.scandir(path.parent):
-            if not (entry.name.startswith(prefix) and entry.name.endswith(".tmp")):
-                continue
-            pid = entry.name[len(prefix) :].split(".")[0]
-            if not pid.isdigit():
-                continue
-            try:
-                os.kill(int(pid), 0)
-            except ProcessLookupError:
-                os.unlink(entry.path)
-            except (OSError, OverflowError):
-                continue
+    """Remove the temporaries of a cell's file and its sidecars; for whoever has claimed the cell."""
+    _remove_temporaries(path.parent, lambda entry: entry.name.startswith(f".{path.stem}."))
+
+
+def remove_abandoned(directory: Path) -> None:
+    """Remove temporaries of any cell that are older than a day."""
+    now = time.time()  # not the file system's clock: they differ by minutes, not by a day
+    _remove_temporaries(directory, lambda entry: now - entry.stat().st_mtime > _ABANDONED)
+
+
+def _remove_temporaries(directory: Path, chosen: Callable[[os.DirEntry[str]], bool]) -> None:
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):  # somebody else removes them too
+                if _TEMPORARY.fullmatch(entry.name) and chosen(entry):
+                    os.unlink(entry.path)
 
 
 def check_writable(directory: str | Path) -> None:
@@ -135,7 +152,23 @@ def check_writable(directory: str | Path) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             probe.unlink()
-        raise _refusal(directory, error) from error
+        raise refusal(directory, error) from error
+
+
+def check_still_there(directory: Path) -> None:
+    """Refuse to write into an output directory that has vanished since the run began.
+
+    Making it again would hide that everything else in it is gone, or fill the mount point of a file system.
+
+    Raises
+    ------
+    ResultsError
+    """
+    if not directory.is_dir():
+        raise ResultsError(
+            f"{directory}: expected the directory of results, but it has vanished since the run began; bring it "
+            "back (mount it, or move it to its place) and run again: what it holds is kept"
+        )
 
 
 @contextlib.contextmanager
@@ -161,8 +194,10 @@ def open_whole(path: Path) -> Iterator[h5py.File]:
             f"{path}: cannot be read ({error.strerror}); check the path and its owner"
         ) from error
     except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
+        if isinstance(error, OSError) and error.errno:
+            raise ResultsError(f"{path}: cannot be read ({os.strerror(error.errno)}); try again") from error
         reason = " ".join(str(error.args[0] if error.args else error).split())
-        raise ResultsError(
+        raise DamagedFile(
             f"{path}: expected a readable result file, but it is damaged or incomplete ({reason}); "
             "copy it again, or move it away and run again to compute it anew"
         ) from error

@@ -109,7 +109,7 @@ def index_rows(
         Position of each touched cell among the cells of the parent set.
     child : (capacity,) int64, out
         Position of the cell's attribute in ``children``; -1 for the prior, -2 for a parents cell.
-    counts : (capacity * o,) int64, out
+    counts : ((capacity + 1) * o,) int64, out
         Rows of each class that use the cell; the prior counts all rows, also those with a missing parent.
 
     Returns
@@ -139,7 +139,9 @@ def index_rows(
             n_used += 1
     for s in range(n_states):
         start[s + 1] += start[s]
-    place = start[:n_states].copy()
+    place = np.empty(n_states, dtype=np.int64)
+    for s in range(n_states):
+        place[s] = start[s]
     for r in range(k):
         code = state[r]
         if code >= 0:
@@ -151,7 +153,8 @@ def index_rows(
     width = n_children + 1
     cell[0] = 0
     child[0] = -1
-    counts[:o] = 0
+    for c in range(o):
+        counts[c] = 0
     for r in range(k):
         counts[y[rows[r]]] += 1
     touched = 1
@@ -165,7 +168,8 @@ def index_rows(
             parent_cell = touched
             cell[touched] = 1 + s
             child[touched] = -2
-            counts[touched * o : (touched + 1) * o] = 0
+            for c in range(o):
+                counts[touched * o + c] = 0
             for r in range(lo, hi):
                 counts[touched * o + y[order[r]]] += 1
             touched += 1
@@ -231,7 +235,8 @@ def log_theta_touched(
     for k in range(o):
         log_theta[k] = np.log(counts[k] + pseudo_prior) - base
     # parents: normalised over all states of the class
-    total[:] = 0
+    for k in range(o):
+        total[k] = 0
     for c in range(1, n_touched):
         if child[c] == -2:
             for k in range(o):
@@ -250,7 +255,8 @@ def log_theta_touched(
         # follows); the untouched ones have count 0
         j = child[c]
         end = c
-        total[:] = 0
+        for k in range(o):
+            total[k] = 0
         while end < n_touched and child[end] == j:
             for k in range(o):
                 total[k] += counts[end * o + k]

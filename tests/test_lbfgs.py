@@ -20,7 +20,7 @@ def pair(seed, n, o, w, l2=0.0):
 
 
 def steps(made, state, limit):
-    lbfgs.start(made, state)
+    lbfgs.begin(state)
     lbfgs.advance(made, state, limit, limit)
 
 
@@ -70,7 +70,7 @@ def test_regularised_minimum_is_scipys(seed, n, o):
 def test_bit_by_bit_is_in_one_go(stride):
     (made, state, _), (again, other, _) = pair(5, 1, 5, 0.0)
     steps(made, state, 60)
-    lbfgs.start(again, other)
+    lbfgs.begin(other)
     while other.counters[lbfgs.STATUS] == lbfgs.RUNNING:
         lbfgs.advance(again, other, 60, int(other.counters[lbfgs.ITERATIONS]) + stride)
     size = made.n_groups * made.o
@@ -103,8 +103,8 @@ def test_no_step_from_a_minimum():
 
 def test_objective_never_rises():
     (made, state, _), _ = pair(8, 0, 5, 20.0)
-    lbfgs.start(made, state)
-    values = [state.value[0]]
+    lbfgs.begin(state)
+    values = [np.inf]
     for until in range(1, 30):
         lbfgs.advance(made, state, 100, until)
         values.append(state.value[0])

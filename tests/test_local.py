@@ -93,7 +93,7 @@ def test_a_long_pair_bit_by_bit_is_a_pair_in_a_batch(granularity):
     for client in range(4):
         for at in range(5):
             made, state, scratch = problem(given, client, at)
-            lbfgs.start(made, state)
+            lbfgs.begin(state)
             while state.counters[lbfgs.STATUS] == lbfgs.RUNNING:
                 lbfgs.advance(made, state, 40, int(state.counters[lbfgs.ITERATIONS]) + 3)
             local.finish(made, state, given.weights, client, at, ends[at], scratch, updates, report)
@@ -172,7 +172,7 @@ def test_scipys_steps_on_the_same_objective():
     made, state, _ = problem(given)
     local.scipy_steps(made, state, 5)
     twin, expected, _ = problem(given)
-    lbfgs.start(twin, expected)
+    lbfgs.begin(expected)
     lbfgs.advance(twin, expected, 5, 5)
     size = made.n_groups * made.o
     np.testing.assert_allclose(state.x[:size], expected.x[:size], atol=1e-9)

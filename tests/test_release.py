@@ -23,21 +23,17 @@ def unit_of(n=1, rows=ROWS, owner=OWNER, **keys):
     return make_unit(rows, owner, method="generative", n=n, **keys)
 
 
-def summed(unit, at):
-    """Counts of all training rows for some parent sets, and their bounds."""
-    sets = unit.sets[at]
-    tables = [
-        ande.count_tables(
-            unit.X[unit.owner >= 0], unit.y[unit.owner >= 0], parents, unit.arity, unit.n_classes
-        )
-        for parents in sets
-    ]
-    return sets, unit.bounds(sets, "parameter"), np.concatenate([table.ravel() for table in tables])
+def summed(unit, index):
+    """Counts of all training rows for one parent set."""
+    rows = unit.owner >= 0
+    return ande.count_tables(unit.X[rows], unit.y[rows], unit.sets[index], unit.arity, unit.n_classes)
 
 
-def pooled(unit, at=None):
-    at = np.arange(len(unit.sets)) if at is None else np.asarray(at)
-    return release.pooled_release(unit)(at, *summed(unit, at))
+def pooled(unit, at=None, do=None):
+    """Release the counts of some parent sets, one after another."""
+    do = do or release.pooled_release(unit)
+    indices = range(len(unit.sets)) if at is None else at
+    return np.concatenate([do(index, unit.sets[index], summed(unit, index)).ravel() for index in indices])
 
 
 def tables_of(unit, flat):
@@ -101,7 +97,7 @@ def test_blocks_and_their_order_change_no_bit(sensitivity):
     bounds = unit.bounds(unit.sets, "parameter")
     do = release.pooled_release(unit)
     for at in ([5], [1, 3], [0], [2, 4]):
-        parts = do(np.array(at), *summed(unit, np.array(at)))
+        parts = pooled(unit, at, do)
         expected = np.concatenate([whole[bounds[i] : bounds[i + 1]] for i in at])
         assert parts.tobytes() == expected.tobytes()
 
@@ -136,7 +132,7 @@ def noisy_counts(unit):
     )
     tables = []
     for at, parents in enumerate(unit.sets):
-        _, _, counts = summed(unit, np.array([at]))
+        counts = summed(unit, at)
         tables.append(
             ande.unpack(
                 noise(at, parents, counts.reshape(-1, unit.n_classes)), parents, unit.arity, unit.n_classes
@@ -149,7 +145,7 @@ def noise_size(unit):
     """Standard deviation of the noise on the child tables, whose cells are each noised once."""
     noise = []
     for at, (parents, noisy) in enumerate(zip(unit.sets, noisy_counts(unit), strict=True)):
-        exact = ande.unpack(summed(unit, np.array([at]))[2], parents, unit.arity, unit.n_classes)
+        exact = ande.unpack(summed(unit, at), parents, unit.arity, unit.n_classes)
         noise += [(noisy[f"child{j}"] - exact[f"child{j}"]).ravel() for j in ande.children_of(parents, 4)]
     return np.std(np.concatenate(noise))
 

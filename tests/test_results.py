@@ -276,22 +276,6 @@ def test_a_temporary_names_host_process_and_job(monkeypatch):
     assert storage.temporary_path(Path("x/cell.h5")).name.endswith(f".{os.getpid()}.0.tmp")
 
 
-def test_a_leftover_is_never_read_and_is_removed_if_its_process_is_gone(tmp_path):
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    host = storage.socket.gethostname()
-    leftover = tmp_path / f".{info().name}.{host}.{gone.pid}.0.tmp"
-    others = [
-        tmp_path / f".{info().name}.{host}.1.0.tmp",
-        tmp_path / f".{info().name}.elsewhere.{gone.pid}.0.tmp",
-    ]
-    for path in (leftover, *others):
-        path.write_bytes(b"half a file")
-    assert open_cell(tmp_path, info()).complete_units() == []
-    assert not leftover.exists()
-    assert all(path.exists() for path in others)
-
-
 def test_the_order_is_write_sync_replace_sync(tmp_path, monkeypatch):
     calls = []
     real_sync, real_replace = os.fsync, os.replace

@@ -75,7 +75,7 @@ def test_the_clock_books_seconds_also_when_something_raises():
 
 def test_waiting_passes_on_what_a_program_yields():
     clock = Clock(1)
-    assert list(clock.waiting((step for step in (False, True)), 0)) == [False, True]  # type: ignore[arg-type]
+    assert list(clock.waiting((step for step in (False, True)), 0)) == [False, True]
     assert clock.seconds["wait"][0] > 0
 
 

@@ -231,9 +231,10 @@ def test_case_22_a_full_disk_names_the_file_and_keeps_what_was_complete(
     hook = """
 import errno, resource
 from pathlib import Path
-from fedande_mpi import experiment, storage
+from fedande_mpi import cellfile, experiment, storage
 name = "write_sidecar" if "FAULT" == "sidecar" else "write_cell"
-write, calls = getattr(experiment, name), []
+module = experiment if "FAULT" == "sidecar" else cellfile
+write, calls = getattr(module, name), []
 def full(descriptor):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 def second(*arguments, **options):
@@ -245,7 +246,7 @@ def second(*arguments, **options):
         else:
             storage.os.fsync = full
     return write(*arguments, **options)
-setattr(experiment, name, second)
+setattr(module, name, second)
 """.replace("FAULT", fault)
     done, processes = run_into_fault(tmp_path, ranks, hook)
     assert done.code == 1

@@ -30,7 +30,7 @@ def readable(value: object) -> str:
         (2, ()),
         slow(2, "--transport", "reduce", *TINY),
         slow(3),
-        (3, ("--transport", "reduce")),
+        slow(3, "--transport", "reduce"),
         (3, ("--shards", "2")),
         slow(3, "--shards", "2", "--transport", "reduce", *TINY),
         slow(5),

@@ -1,0 +1,105 @@
+"""One centralised fit in a process of its own: `python peer_fit.py ours|theirs DATA.npz N WHAT`.
+
+Runs under any Python that has the program in question; prints JSON. WHAT: `generative`, or a weighted model
+(`weighted`; of scikit-bayes `together` or `modular`).
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+
+import numpy as np
+
+STEPS = 10
+
+
+def peak_mib():
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
+
+
+def generative(model, X, y, held_out):
+    """Fit and predict; the model is made and its package loaded."""
+    before = peak_mib()
+    begin = time.perf_counter()
+    model.fit(X[~held_out], y[~held_out])
+    predicted = model.predict(X[held_out])
+    return {
+        "seconds": time.perf_counter() - begin,
+        "accuracy": float(np.mean(predicted == y[held_out])),
+        "peak_mib": peak_mib(),
+        "fit_mib": peak_mib() - before,
+    }
+
+
+def ours(X, y, held_out, n, what):
+    from fedande_mpi import AnDEClassifier
+
+    if what == "generative":
+        small = slice(0, 50)
+        AnDEClassifier(n=1, combine="joint").fit(X[small], y[small]).predict(X[small])  # loads machine code
+        return generative(AnDEClassifier(n=n, combine="joint"), X, y, held_out)
+    from fedande_mpi import ande, local, touched
+
+    X, y = np.ascontiguousarray(X[~held_out]), np.ascontiguousarray(y[~held_out])
+    arity, o = X.max(axis=0).astype(np.int64) + 1, int(y.max()) + 1
+    layout = touched.layout(ande.parent_sets(X.shape[1], n), arity, o)
+    sizes = ande.cells_per_set(layout.parents, arity) * o
+    weights = local.Weights(np.ones(int(sizes.sum())), np.cumsum(sizes) - sizes, False, 0.0)
+    theta = local.theta_rule(arity, layout.n_states, o, "laplace", 1.0, y.size)
+    clients = local.Clients(X, y, np.array([0, y.size], dtype=np.int64))
+    report = local.empty_report(1, sizes.size)
+    sets = np.arange(sizes.size)
+    updates = np.empty((1, weights.values.size))
+    capacity = touched.capacity(layout, y.size)
+    pairs = (np.zeros_like(sets), sets)
+    head = (clients, layout, theta, weights)
+    local.run_pairs(*head, pairs[0][:1], pairs[1][:1], 1, capacity, y.size, updates, report)
+    begin = time.perf_counter()
+    local.run_pairs(*head, *pairs, STEPS, capacity, y.size, updates, report)
+    seconds = time.perf_counter() - begin
+    # seconds of a whole weighted fit over how often every parent set was evaluated
+    return {"per_evaluation": seconds / (report.evaluations.sum() / sizes.size)}
+
+
+def theirs(X, y, held_out, n, what):
+    from skbn import ande
+
+    X = X.astype(np.float64)
+    columns = list(range(X.shape[1]))
+    if what == "generative":
+        ande.AnDE(n_dependence=1, categorical_features=columns).fit(X[:50], y[:50]).predict(X[:50])
+        return generative(ande.AnDE(n_dependence=n, categorical_features=columns), X, y, held_out)
+    spent = {"seconds": 0.0, "evaluations": 0, "solves": 0}
+    minimize = ande.minimize
+
+    def counted(*arguments, **keys):
+        begin = time.perf_counter()
+        result = minimize(*arguments, **keys)
+        spent["seconds"] += time.perf_counter() - begin
+        spent["evaluations"] += result.nfev
+        spent["solves"] += 1
+        return result
+
+    ande.minimize = counted
+    modular = what == "modular"
+    model = ande.WeightedAnDE(
+        n_dependence=n, weight_level=4, modular=modular, max_iter=STEPS, categorical_features=columns
+    )
+    model.fit(X[~held_out], y[~held_out])
+    # seconds of the optimiser alone, their generative fit not counted
+    return {"per_evaluation": spent["seconds"] / (spent["evaluations"] / spent["solves"])}
+
+
+def main():
+    who, path, n, what = sys.argv[1:]
+    with np.load(path) as data:
+        X, y, held_out = data["X"], data["y"], data["held_out"]
+    print(json.dumps({"ours": ours, "theirs": theirs}[who](X, y, held_out, int(n), what)))
+
+
+if __name__ == "__main__":
+    main()
