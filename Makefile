@@ -10,7 +10,7 @@ BIN = .venv/bin
 READY = .venv/ready
 
 .DEFAULT_GOAL = help
-.PHONY: help demo smoke test test-all lint format docs lock clean
+.PHONY: help demo smoke test test-all lint format docs bench lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -41,6 +41,10 @@ format: $(READY) ## rewrite the code in the one style
 docs: $(READY) ## rewrite docs/configuration.md from the code
 	$(BIN)/python -c "from fedande_mpi.config import config_reference as text; print(text(), end='')" > .docs.tmp
 	mv .docs.tmp docs/configuration.md
+
+bench: $(READY) ## measure everything into docs/performance.md; BENCH="--only kernel", see benchmarks/README.md
+	mkdir -p results
+	$(BIN)/python benchmarks/bench.py --json results/bench.json --markdown docs/performance.md $(BENCH)
 
 lock: $(READY) ## rewrite constraints.txt from what .venv holds
 	$(BIN)/python -m pip freeze --exclude-editable --local > .freeze.tmp

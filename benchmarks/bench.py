@@ -1,18 +1,16 @@
 """Measure `fedande_mpi` in one run: `python benchmarks/bench.py [--quick] [--json FILE] [--markdown FILE]`.
 
-Prints Markdown as it goes. `--only` chooses sections; `--data-dir` is the folder of the paper's data sets (by default
-`FEDANDE_DATA`, else ../shared/data beside the repository); without it, data of the same shapes is made up.
+Prints Markdown as it goes. `--only` chooses sections; the others stay as they are in the JSON file, if it is there.
+`--data-dir` is the folder of the paper's data sets (default: `FEDANDE_DATA`, else ../shared/data beside the
+repository); what is not there is made up in the same shape.
 """
 
 from __future__ import annotations
 
-import os
-
-for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(_name, "1")  # before NumPy is loaded: one core, unless said otherwise
-
 import argparse
 import json
+import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -22,7 +20,8 @@ import folds
 import kernels
 import launches
 import peers
-from measure import ROOT, Section, Setting, machine, report_markdown, section_markdown
+import scale
+from measure import ROOT, Section, Setting, environment, machine, report_markdown, section_markdown
 
 SECTIONS: dict[str, Callable[[Setting], Section]] = {
     "kernel": kernels.kernel,
@@ -35,6 +34,8 @@ SECTIONS: dict[str, Callable[[Setting], Section]] = {
     "overhead": launches.overhead,
     "startup": launches.startup,
     "large": launches.large,
+    "scale": scale.virtual_clients,
+    "plan": scale.on_paper,
     "flower": peers.flower,
 }
 
@@ -45,7 +46,9 @@ def _existing(*candidates: str | os.PathLike[str] | None) -> Path | None:
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="tiny made-up data: does everything run?")
     parser.add_argument("--repeats", type=int, help="measurements of which the median counts (5; quick: 1)")
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), metavar="SECTION")
@@ -74,6 +77,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     named = machine()
     print(f"{named['processor']}, {named['cores']} cores, load {named['load'][0]:.1f}\n", flush=True)
     found: dict[str, Section] = {}
+    if given.json and given.json.exists() and set(given.only) != set(SECTIONS):
+        before = json.loads(given.json.read_text(encoding="utf-8"))
+        if before["quick"] == setting.quick and before["machine"]["processor"] == named["processor"]:
+            found = {name: Section(**section) for name, section in before["sections"].items()}
     failed = 0
     for name in SECTIONS:
         if name not in given.only or name in given.skip:
@@ -88,6 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         section.seconds = time.perf_counter() - begin
         found[name] = section
         print("\n".join(section_markdown(name, section)), flush=True)
+    found = {name: found[name] for name in SECTIONS if name in found}
     if given.json:
         content = {
             "machine": named,
@@ -102,4 +110,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    if (
+        "OMP_NUM_THREADS" not in os.environ
+    ):  # one core, unless said otherwise; NumPy reads it when it is loaded
+        os.execve(sys.executable, [sys.executable, *sys.argv], environment())
     raise SystemExit(main())

@@ -118,7 +118,7 @@ def folds(setting: Setting) -> Section:
 
 
 def against_baseline(setting: Setting) -> Section:
-    """The plain NumPy program on one fold, once, between two of ours."""
+    """Run the plain NumPy program on one fold, once, between two of ours."""
     section = Section(
         "Against plain NumPy and SciPy",
         "`benchmarks/baseline.py`, table by table in NumPy with `scipy.optimize` per (client, parent set), on the "

@@ -52,19 +52,24 @@ def work(data: Any, n: int, clients: int, pairs: int, w: float = 0.0) -> Work:
     host = Host(unit, arrange_unit(unit, 1), 0, 0, Where(0))
     n_sets = max(1, min(len(unit.sets), pairs // min(clients, 5)))
     which = np.unique(np.linspace(0, len(unit.sets) - 1, n_sets).astype(int))
-    block = host._begin(unit.sets[which])
-    values = np.full(int(block.bounds[-1]), w)
+    sets = unit.sets[which]
+    layout = touched.layout(sets, unit.arity, unit.n_classes)
+    theta = local.theta_rule(
+        unit.arity, layout.n_states, unit.n_classes, cell.smoothing, cell.pseudocount, host.max_rows
+    )
+    bounds = unit.bounds(sets, "parameter")
+    values = np.full(int(bounds[-1]), w)
     if w:
         values *= np.random.default_rng(1).uniform(0.5, 1.5, values.size)
     chosen = np.unique(np.linspace(0, clients * which.size - 1, pairs).astype(np.int64))
     return Work(
         host,
-        block.layout,
-        block.theta,
-        local.Weights(values, block.bounds[:-1], False, 0.0),
+        layout,
+        theta,
+        local.Weights(values, bounds[:-1], False, 0.0),
         np.ascontiguousarray(chosen // which.size),
         np.ascontiguousarray(chosen % which.size),
-        touched.capacity(block.layout, host.max_rows),
+        touched.capacity(layout, host.max_rows),
     )
 
 

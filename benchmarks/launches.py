@@ -28,8 +28,8 @@ def scaling(setting: Setting) -> Section:
     section = Section(
         "Hosts",
         "`mpiexec -n 2` (a server and one host) against `-n 3` (two hosts), jobs of their own in turn; seconds of "
-        "one fold after a first run of one round. Strong: the same work, efficiency = t1 / (2 t2). Weak: two hosts have "
-        "twice the rows and clients, efficiency = t1 / t2. Both cores must be free.",
+        "one fold after a first run of one round. Strong: the same work, efficiency = t1 / (2 t2). Weak: two "
+        "hosts have twice the rows and clients, efficiency = t1 / t2. Both cores must be free.",
     )
     weak = {"dataset": "synthetic:m={},d=12,o=3,arity=3", "n": 2, "evaluate": "last"}
     m = 300 if setting.quick else 20_000
@@ -71,7 +71,7 @@ def scaling(setting: Setting) -> Section:
 
 
 def overhead(setting: Setting) -> Section:
-    """What a round costs when there is next to nothing to compute or send."""
+    """Measure what a round costs when there is next to nothing to compute or send."""
     section = Section(
         "MPI per round",
         "A tiny data set (60 rows, 3 attributes, n = 1, C = 4) for many rounds on 3 ranks: seconds of the longer run "
@@ -98,7 +98,7 @@ def overhead(setting: Setting) -> Section:
 
 
 def large(setting: Setting) -> Section:
-    """The large cells: seconds and memory, once each."""
+    """Run the large cells, once each: seconds and memory."""
     section = Section(
         "Large cells",
         'A2DE-w, the first fold, 3 ranks, `evaluate = "last"`, run once. Memory is the sum over ranks of the '

@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from folds import unit_of
-from measure import peak_mib
+from measure import peak_mib, reset_peak
 
 from fedande_mpi import load_dataset
 from fedande_mpi.comm import connect, drive, ending_job
@@ -33,7 +33,7 @@ def main() -> None:
         if warm:
             first = unit_of(data, **spec | {"rounds": warm})
             run_unit(comm, first, arrange_unit(first, comm.size))
-        before = peak_mib()
+        before = reset_peak()
         seconds, parts = [], []
         arrangement = arrange_unit(unit, comm.size)
         for _ in range(repeats):

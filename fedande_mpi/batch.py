@@ -17,6 +17,7 @@ from fedande_mpi.config import Experiment
 from fedande_mpi.errors import ConfigError
 from fedande_mpi.jobs import Job, Library, prepare, shares
 from fedande_mpi.planning import MIB
+from fedande_mpi.storage import refusal
 
 LAUNCHER = "srun --mpi=pmi2"
 TIME = "2:00:00"
@@ -183,20 +184,19 @@ def script(wanted: Request) -> str:
         else "One experiment over the ranks of one job.",
         "REMARKS": f"#\n{remarks}" if remarks else "",
         "NAME": wanted.name,
-        "ARRAY": f"#SBATCH --array=0-{wanted.tasks - 1}          # the tasks; --array=0-{wanted.tasks - 1}%4 runs "
-        "four at a time at most\n"
+        "ARRAY": f"#SBATCH --array={f'0-{wanted.tasks - 1}':<15} # the tasks; add %8 for eight at a time at most\n"
         if array
         else "",
         "RANKS": f"{wanted.ranks:<14}",
         "MEMORY": f"{f'{wanted.memory_mib}M':<9}",
         "TIME": f"{wanted.time:<16}",
-        "LOG": "%x-%A_%a.log " if array else "%x-%j.log    ",
+        "LOG": f"{'%x-%A_%a.log' if array else '%x-%j.log':<15}",
         "EXPERIMENT": wanted.experiment,
         "OUTPUT": wanted.output,
-        "OPTIONS": _OPTIONS.replace("@WORDS@", wanted.options),
+        "OPTIONS": _OPTIONS.replace("@WORDS@", f" {wanted.options}" if wanted.options else ""),
         "SHARE": _SHARE.replace("@TASKS@", str(wanted.tasks)) if array else "",
         "LAUNCHER": wanted.launcher,
-        "TASK": "${SLURM_ARRAY_TASK_ID:+ task $SLURM_ARRAY_TASK_ID}" if array else "",
+        "TASK": " task $SLURM_ARRAY_TASK_ID" if array else "",
     }
     text = _SCRIPT
     for name, value in lines.items():
@@ -204,15 +204,31 @@ def script(wanted: Request) -> str:
     return text
 
 
-_SHARE = """
+def write_script(path: Path, text: str) -> None:
+    """Write a script that may be executed.
+
+    Raises
+    ------
+    ResultsError
+        If it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        path.chmod(0o755)
+    except OSError as error:
+        raise refusal(path, error) from error
+
+
+_SHARE = """\
 # The task begins with its own share of the cells (all shares cost about the same), then takes what the other tasks have
 # not begun. A cell that another task is computing is left to it.
-options+=(--share "$((SLURM_ARRAY_TASK_ID % @TASKS@))/@TASKS@")
+arguments+=(--share "$((SLURM_ARRAY_TASK_ID % @TASKS@))/@TASKS@")
 """
 
 _OPTIONS = """\
-# More options of `fedande run`.
-options=(@WORDS@)
+# What `fedande run` is told.
+arguments=("$experiment" -o "$output"@WORDS@)
 """
 
 _SCRIPT = """\
@@ -228,7 +244,7 @@ _SCRIPT = """\
 #SBATCH --signal=B:USR1@120     # tell this script (B:), not the ranks, two minutes before the limit
 #SBATCH --requeue               # it may be started again: after its limit, a preemption, a lost node
 #SBATCH --open-mode=append      # a restart goes on writing the same log
-#SBATCH --output=@LOG@ # the log, in the directory of submission
+#SBATCH --output=@LOG@# the log, in the directory of submission
 
 # Stop at names that are not set; errors are dealt with one by one.
 set -u
@@ -258,14 +274,15 @@ case "${launcher[0]##*/}" in
     *) launcher+=(-n "$SLURM_NTASKS") ;;       # mpiexec is told how many
 esac
 
-echo "job $SLURM_JOB_ID@TASK@, start $((${SLURM_RESTART_COUNT:-0} + 1)): ${launcher[*]} fedande run $experiment"
+echo "job $SLURM_JOB_ID@TASK@, restart ${SLURM_RESTART_COUNT:-0}: ${launcher[*]} fedande run ${arguments[*]}"
 
 # In the background, since a shell that waits for a command does not see signals.
-"${launcher[@]}" fedande run "$experiment" -o "$output" "${options[@]}" &
+"${launcher[@]}" fedande run "${arguments[@]}" &
 ranks=$!
 
 # Pass a signal on to the ranks: they drop the fold in progress, leave together and exit with 75. A signal to srun would
 # kill them unwarned, so SLURM signals its steps; mpiexec forwards USR1, whichever MPI it is of.
+# shellcheck disable=SC2317  # the trap calls it
 tell_ranks() {
     told=yes
     if [[ "${launcher[0]##*/}" == srun ]]; then
@@ -289,7 +306,7 @@ done
 if [[ "$code" -eq 75 ]]; then
     state="$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T)"
     if [[ "$state" == RUNNING && "${SLURM_RESTART_COUNT:-0}" -lt "${FEDANDE_MAX_RESTARTS:-50}" ]]; then
-        echo "stopped; requeue number $((${SLURM_RESTART_COUNT:-0} + 1))"
+        echo "job $SLURM_JOB_ID stopped after restart ${SLURM_RESTART_COUNT:-0}: requeueing it"
         scontrol requeue "$SLURM_JOB_ID"
     fi
 fi

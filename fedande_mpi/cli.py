@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import os
 import signal
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedande_mpi import __version__
-from fedande_mpi.errors import FedandeError, Interrupted
+from fedande_mpi.errors import ConfigError, FedandeError, Interrupted
 
 if TYPE_CHECKING:
     from fedande_mpi.comm import Communicator
@@ -108,8 +109,31 @@ def build_parser() -> argparse.ArgumentParser:
     experiment(made)
     made.add_argument("--ranks", type=int, default=1, metavar="R", help="number of MPI ranks (default: 1)")
 
+    made = command("jobs", jobs, "write a SLURM script that runs an experiment: ranks, memory, job array")
+    experiment(made)
+    made.add_argument("--tasks", type=int, default=1, metavar="K", help="tasks of a job array (default: 1)")
+    made.add_argument(
+        "--time",
+        default="2:00:00",
+        metavar="LIMIT",
+        help="limit of a task, as SLURM writes it (default: 2:00:00)",
+    )
+    made.add_argument("--ranks", type=int, metavar="R", help="ranks of a task (default: what the work needs)")
+    made.add_argument("-o", "--output", metavar="DIR", help="directory of results (default: results/NAME)")
+    made.add_argument(
+        "--launcher",
+        default="srun --mpi=pmi2",
+        metavar="COMMAND",
+        help="what starts the ranks: 'srun --mpi=pmi2' (default), 'srun --mpi=pmix', mpiexec",
+    )
+    made.add_argument("--script", metavar="FILE", help="write it there (default: to standard output)")
+
     made = command("show", show, "show configuration, progress and accuracy by round of result files")
     made.add_argument("paths", nargs="+", metavar="PATH", help=SELECTION)
+    made.add_argument("--watch", action="store_true", help="follow a running job; PATH is its directory")
+
+    made = command("check", check, "check result files against the schema, and say which folds are missing")
+    made.add_argument("paths", nargs="+", metavar="PATH", help="result files or directories")
 
     made = command("table", table, "print a table of accuracies")
     made.add_argument("paths", nargs="+", metavar="PATH", help=SELECTION)
@@ -287,11 +311,53 @@ def plan(arguments: argparse.Namespace) -> None:
     print(plan_text(_load(arguments), arguments.ranks))
 
 
+def jobs(arguments: argparse.Namespace) -> None:
+    """Write a batch script."""
+    from fedande_mpi.batch import request, script, write_script
+
+    loaded = _load(arguments)
+    words = [word for entry in arguments.set for word in ("--set", entry)]
+    words += ["--data-dir", arguments.data_dir] if arguments.data_dir is not None else []
+    words += ["--seed", str(arguments.seed)] if arguments.seed is not None else []
+    wanted = request(
+        loaded,
+        arguments.experiment,
+        tasks=arguments.tasks,
+        time=arguments.time,
+        ranks=arguments.ranks,
+        output=Path(arguments.output or Path("results") / loaded.name),
+        launcher=arguments.launcher,
+        options=words,
+    )
+    if arguments.script is None:
+        print(script(wanted), end="")
+        return
+    write_script(Path(arguments.script), script(wanted))
+    print("\n".join([*wanted.remarks, f"submit it: sbatch {arguments.script}"]))
+
+
 def show(arguments: argparse.Namespace) -> None:
-    """Print the state of result files."""
+    """Print the state of result files, once or until all is complete."""
+    if arguments.watch:
+        from fedande_mpi.watching import watch
+
+        if len(arguments.paths) != 1:
+            raise ConfigError(f"expected one directory to watch, got {len(arguments.paths)}; name one")
+        with contextlib.suppress(KeyboardInterrupt):  # the way to leave
+            watch(Path(arguments.paths[0]), sys.stdout)
+        return
     from fedande_mpi.reporting import show_text
 
     print(show_text(arguments.paths))
+
+
+def check(arguments: argparse.Namespace) -> int:
+    """Check result files."""
+    from fedande_mpi.checking import check as check_files
+
+    found = check_files(arguments.paths)
+    print(found.text())
+    return 1 if found.problems else 0
 
 
 def table(arguments: argparse.Namespace) -> None:
@@ -338,7 +404,8 @@ def claims(arguments: argparse.Namespace) -> None:
 
 def datasets(arguments: argparse.Namespace) -> int:
     """List, fetch or check data sets."""
-    from fedande_mpi.datasets import KNOWN, check, dataset_status, fetch
+    from fedande_mpi.datasets import KNOWN, dataset_status, fetch
+    from fedande_mpi.datasets import check as check_dataset
 
     if arguments.action == "list":
         print(f"{'name':<18} {'m':>6} {'d':>3} {'o':>3}  source")
@@ -356,7 +423,7 @@ def datasets(arguments: argparse.Namespace) -> int:
                 path = fetch(name)
                 print(f"{name}: {'generated, nothing to fetch' if path is None else path}")
             else:
-                found = check(name, arguments.data_dir)
+                found = check_dataset(name, arguments.data_dir)
                 print(f"{name}: m = {found.n_instances}, d = {found.n_attributes}, o = {found.n_classes}")
         except FedandeError as error:
             failures += 1

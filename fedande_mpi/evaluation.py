@@ -212,13 +212,7 @@ def _client_theta(
     for r in range(clients.start[c], clients.start[c + 1]):
         label = clients.y[r]
         prior[label] += 1
-        state = np.int64(0)
-        for p in range(parents.size):
-            value = clients.X[r, parents[p]]
-            if value < 0:
-                state = np.int64(-1)
-                break
-            state = state * block.arity[parents[p]] + value
+        state = touched.parent_state(clients.X, r, parents, block.arity)
         if state < 0:
             continue
         present[label] += 1

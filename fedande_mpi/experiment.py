@@ -37,6 +37,8 @@ from fedande_mpi.sidecar import Predictions, Weights, write_sidecar
 from fedande_mpi.storage import check_still_there, remove_abandoned
 from fedande_mpi.unit import Unit
 
+_LISTED = 10  # complete cells are named up to here, then counted
+
 
 @cache
 def versions() -> str:
@@ -127,11 +129,13 @@ def _serve(
         for note in experiment.skipped():
             shown.note(note)
         _compile(comm, needed=any(job.units for job in jobs))
-        for job in jobs:
-            if not job.units:
-                shown.note(f"{job.cell}: complete")
+        complete = [job for job in jobs if not job.units]
+        if len(complete) > _LISTED:
+            shown.note(f"{len(complete)} of {len(jobs)} cells are complete")
+        for job in complete if len(complete) <= _LISTED else ():
+            shown.note(f"{job.cell}: complete")
         runner = Runner(comm, library, output, shown, poll)
-        runner.run(share_first([job for job in jobs if job.units], share), overwrite=overwrite)
+        runner.run([job for job in share_first(jobs, share) if job.units], overwrite=overwrite)
         for line in runner.balance.lines():
             shown.log(line)
     comm.share(("stop", None))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from fedande_mpi.errors import ConfigError
 from fedande_mpi.partition import client_owners, stratified_folds
 from fedande_mpi.planning import MIB, CellPlan, plan_unit
 from fedande_mpi.results import CellInfo
+from fedande_mpi.synthetic import Synthetic
 from fedande_mpi.unit import Unit
 
 
@@ -69,6 +71,40 @@ def make_unit(cell: Cell, dataset: Dataset, repeat: int, fold: int) -> tuple[Uni
     return unit, test_fold
 
 
+class _Outline(Unit):
+    """The first unit of a cell whose rows nobody has made: its sizes alone, dealt as `make_unit` deals."""
+
+    @cached_property
+    def n_rows(self) -> NDArray[np.int64]:
+        """Training rows of each client, shape ``(C,)``; the larger clients first."""
+        trained = self.y.size - ceil(self.y.size / self.cell.folds)
+        share, left = divmod(trained, self.cell.clients)
+        return share + (np.arange(self.cell.clients) < left).astype(np.int64)
+
+
+def outline(cell: Cell) -> Unit | None:
+    """Return a unit to plan with, without rows, where the source declares all sizes; else None.
+
+    A ``synthetic:`` source does: a plan of any size takes no memory for its rows.
+    """
+    scheme, _, rest = cell.dataset.partition(":")
+    if scheme != "synthetic":
+        return None
+    made = Synthetic.parse(rest)
+    none = np.int32(0)
+    return _Outline(
+        cell=cell,
+        X=np.broadcast_to(none, (made.m, made.d)),
+        y=np.broadcast_to(none, made.m),
+        arity=np.full(made.d, made.arity, dtype=np.int64),
+        n_classes=made.o,
+        digest="",
+        owner=np.broadcast_to(none, made.m),
+        repeat=0,
+        fold=0,
+    )
+
+
 def load_for(cell: Cell) -> Dataset:
     """Load a cell's data set."""
     return load_dataset(
@@ -86,10 +122,9 @@ def data_key(cell: Cell) -> tuple[Any, ...]:
     return cell.dataset, cell.target, cell.data_dir, cell.missing, cell.bins, cell.nominal
 
 
-def _check_size(cell: Cell, dataset: Dataset) -> None:
-    """Refuse, before any work, what a data set is too small for."""
-    ande.parent_sets(dataset.n_attributes, cell.n)
-    m = dataset.n_instances
+def _check_size(cell: Cell, m: int, d: int) -> None:
+    """Refuse, before any work, what a data set of m rows and d attributes is too small for."""
+    ande.parent_sets(d, cell.n)
     if m < cell.folds:
         raise ConfigError(
             f"expected at least one row per fold, got {m} rows for {cell.folds} folds in {cell}"
@@ -165,7 +200,7 @@ def prepare(
     jobs = []
     for cell in experiment.cells():
         dataset = library(cell)
-        _check_size(cell, dataset)
+        _check_size(cell, dataset.n_instances, dataset.n_attributes)
         info = cell_info(cell, dataset)
         wanted = [(repeat, fold) for repeat in range(cell.repeats) for fold in cell.fold_numbers]
         if output is not None and not overwrite:
@@ -179,11 +214,11 @@ def prepare(
 def shares(jobs: Sequence[Job], count: int) -> list[list[Job]]:
     """Split cells into shares of about equal cost; each is in the experiment's order.
 
-    They are the same for whoever sees the same jobs with the same units missing.
+    They are the same at any time: a cell counts with all its units, missing or not.
     """
     loads = [0.0] * count
     owner: dict[int, int] = {}
-    costs = [job.plan.seconds * len(job.units) for job in jobs]
+    costs = [job.plan.seconds * job.cell.repeats * len(job.cell.fold_numbers) for job in jobs]
     for at in sorted(range(len(jobs)), key=lambda at: -costs[at]):
         owner[at] = loads.index(min(loads))
         loads[owner[at]] += costs[at]
@@ -209,24 +244,42 @@ def share_first(jobs: Sequence[Job], share: tuple[int, int]) -> list[Job]:
     ]
 
 
+def _n_units(cell: Cell) -> int:
+    return cell.repeats * len(cell.fold_numbers)
+
+
+def _plan(cell: Cell, n_ranks: int, library: Library) -> CellPlan:
+    """Plan a cell, of rows that are only declared where that will do."""
+    unit = outline(cell)
+    if unit is not None:
+        _check_size(cell, unit.y.size, unit.arity.size)
+        return plan_unit(unit, n_ranks)
+    dataset = library(cell)
+    _check_size(cell, dataset.n_instances, dataset.n_attributes)
+    return plan_unit(make_unit(cell, dataset, 0, cell.fold_numbers[0])[0], n_ranks)
+
+
 def plan_text(experiment: Experiment, n_ranks: int) -> str:
-    """Return what an experiment takes on `n_ranks` ranks, as text; allocates nothing of the work's size."""
-    jobs = prepare(experiment, None, n_ranks, Library())
+    """Return what an experiment takes on `n_ranks` ranks, as text; allocates nothing of the work's size.
+
+    Made-up data sets are not made.
+    """
+    library = Library()
+    plans = [(cell, _plan(cell, n_ranks, library)) for cell in experiment.cells()]
     head = ("cell", "units", "|P|", "weights", "MiB/round", "grid", "MiB server", "MiB host", "core-seconds")
     rows = [head]
-    for job in jobs:
-        plan = job.plan
+    for cell, plan in plans:
         rows.append(
             (
-                str(job.cell),
-                str(len(job.units)),
+                str(cell),
+                str(_n_units(cell)),
                 f"{plan.n_sets:,}",
                 f"{plan.n_weights:,}",
                 f"{plan.bytes_per_round / MIB:,.1f}",
                 f"{plan.arrangement.n_groups}x{plan.arrangement.n_shards}",
                 f"{plan.server_bytes / MIB:,.0f}",
                 f"{plan.host_bytes / MIB:,.0f}",
-                f"{plan.seconds * len(job.units):,.1f}",
+                f"{plan.seconds * _n_units(cell):,.1f}",
             )
         )
     widths = [max(len(row[at]) for row in rows) for at in range(len(head))]
@@ -234,11 +287,11 @@ def plan_text(experiment: Experiment, n_ranks: int) -> str:
     for first, *rest in rows:
         numbers = [text.rjust(width) for text, width in zip(rest, widths[1:], strict=True)]
         lines.append("  ".join([first.ljust(widths[0]), *numbers]))
-    units = sum(len(job.units) for job in jobs)
-    seconds = sum(job.plan.seconds * len(job.units) for job in jobs)
+    units = sum(_n_units(cell) for cell, _ in plans)
+    seconds = sum(plan.seconds * _n_units(cell) for cell, plan in plans)
     lines += [
         "",
-        f"{len(jobs)} cells, {units} units (folds), about {seconds:,.0f} core-seconds on this kind of machine; "
+        f"{len(plans)} cells, {units} units (folds), about {seconds:,.0f} core-seconds on this kind of machine; "
         f"{n_ranks} ranks: about {seconds / max(1, n_ranks - 1):,.0f} s",
         "grid: client groups x shards of the parent sets; memory: peak of one rank",
     ]

@@ -383,13 +383,7 @@ def count_pairs(
         for r in range(clients.start[client], clients.start[client + 1]):
             label = clients.y[r]
             rows[client, start[at] + label] += 1.0
-            state = np.int64(0)
-            for p in range(parents.size):
-                value = clients.X[r, parents[p]]
-                if value < 0:
-                    state = np.int64(-1)
-                    break
-                state = state * block.arity[parents[p]] + value
+            state = touched.parent_state(clients.X, r, parents, block.arity)
             if state < 0:
                 continue
             if parents.size > 0:

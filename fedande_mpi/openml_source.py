@@ -34,6 +34,9 @@ from fedande_mpi.table import Column, Kind, Table, is_number
 TIMEOUT = (3.0, 30.0)
 """Seconds to wait for a connection, and for the next bytes of an answer."""
 
+OFFLINE = "FEDANDE_OFFLINE"
+"""Set on compute nodes: what the cache does not hold is refused, without a look at the network."""
+
 _ATTEMPTS = 2
 _SKIP_PARQUET = "OPENML_SKIP_PARQUET"
 _FILES = ("description.xml", "features.xml", "dataset.arff")
@@ -120,6 +123,12 @@ def _get(openml: ModuleType, dataset_id: int) -> Any:
 
 
 def _download(openml: ModuleType, dataset_id: int, folder: Path) -> None:
+    if os.environ.get(OFFLINE):
+        raise DataError(
+            f"OpenML data set {dataset_id}: expected it whole in the cache ({folder}), and {OFFLINE} forbids the "
+            f"network; run `fedande datasets fetch {fetch_name(dataset_id)}` where there is one (OPENML_CACHE_DIR "
+            "says where the cache is), or give a directory of ARFF files by --data-dir"
+        )
     folder.parent.mkdir(parents=True, exist_ok=True)
     root = openml.config.get_config_as_dict()["cachedir"]
     # beside the final place, so that a file moves at once or not at all

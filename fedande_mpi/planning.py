@@ -107,7 +107,7 @@ def plan_unit(unit: Unit, n_ranks: int) -> CellPlan:
     bounds = unit.bounds(unit.sets, unit.granularity if not unit.pools else "parameter")
     widths = np.diff(bounds)
     n_rows = int(unit.n_rows.sum())
-    n_test = int((unit.owner < 0).sum())
+    n_test = unit.y.size - n_rows
     width = unit.arity.size - cell.n + 1
     data = unit.X.nbytes * 2 + unit.y.nbytes * 4
     sends_rows = unit.pools or cell.in_rounds or "weights" in cell.save
@@ -124,7 +124,8 @@ def plan_unit(unit: Unit, n_ranks: int) -> CellPlan:
     kept = int(bounds[-1]) * 8 * (1 if cell.in_rounds else cell.clients) if "weights" in cell.save else 0
     server = _RANK_BYTES + data + reports + kept
     server += sum(blocks) * 8 * (rows_gathered + 2) if sends_rows else 0
-    host = _RANK_BYTES + 2 * data + sums + max(blocks) * 8 * (hosted + 2) + reports // len(arrangement.shards)
+    host = _RANK_BYTES + 2 * data + sums + max(blocks) * 8 * (hosted + 2)
+    host += reports * hosted // (cell.clients * arrangement.n_shards)
     if n_ranks == 1:
         server = host = server + host - _RANK_BYTES
     down, up = communication_bytes(unit)

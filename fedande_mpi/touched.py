@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedande_mpi import ande
-from fedande_mpi.jit import compiled
+from fedande_mpi.jit import compiled, inlined
 
 
 class Layout(NamedTuple):
@@ -68,6 +68,20 @@ def capacity(block: Layout, n_rows: int) -> int:
     n_children = block.children.shape[1]
     states = np.minimum(block.n_states, n_rows)
     return int((1 + states + np.minimum(states * block.n_values, n_rows * n_children)).max())
+
+
+@inlined
+def parent_state(
+    X: NDArray[np.int32], row: int, parents: NDArray[np.int64], arity: NDArray[np.int64]
+) -> np.int64:
+    """Code one row's parent values, mixed-radix, first parent most significant; -1 where one is missing."""
+    code = np.int64(0)
+    for p in range(parents.size):
+        value = X[row, parents[p]]
+        if value < 0:
+            return np.int64(-1)
+        code = code * arity[parents[p]] + value
+    return code
 
 
 @compiled
@@ -126,13 +140,7 @@ def index_rows(
     start = np.zeros(n_states + 1, dtype=np.int64)
     n_used = 0
     for r in range(k):
-        code = np.int64(0)
-        for p in range(n_parents):
-            value = X[rows[r], parents[p]]
-            if value < 0:
-                code = np.int64(-1)
-                break
-            code = code * arity[parents[p]] + value
+        code = parent_state(X, rows[r], parents, arity)
         state[r] = code
         if code >= 0:
             start[code + 1] += 1

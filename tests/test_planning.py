@@ -8,7 +8,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from fedande_mpi import planning
+from fedande_mpi import jobs, planning
+from fedande_mpi.cell import Cell
 from fedande_mpi.errors import ConfigError
 from tests.small_data import Rows, make, make_unit, owners
 
@@ -161,3 +162,34 @@ def test_where_nothing_says_how_much_is_free_nothing_is_refused():
 def test_free_memory_is_a_number_of_bytes_where_it_is_known():
     free = planning.available_memory()
     assert free is None or free > 2**20
+
+
+@pytest.mark.parametrize("method", ["discriminative", "generative"])
+def test_rows_that_are_only_declared_are_planned_like_rows(method):
+    values = {"n": 1, "method": method, "scope": "federated", "clients": 4}
+    cell = Cell(dataset="synthetic:m=100,d=4,o=3,arity=3", **values)
+    declared = jobs.outline(cell)
+    made, _ = jobs.make_unit(cell, jobs.load_for(cell), 0, 0)
+    assert declared is not None
+    np.testing.assert_array_equal(np.sort(declared.n_rows), np.sort(made.n_rows))
+    expected, got = (dataclasses.asdict(planning.plan_unit(unit, 3)) for unit in (made, declared))
+    assert expected.pop("arrangement")["client_start"] == got.pop("arrangement")["client_start"]
+    assert got == expected
+    assert jobs.outline(dataclasses.replace(cell, dataset="tic-tac-toe")) is None
+
+
+def test_a_billion_rows_are_planned_without_making_one():
+    cell = Cell(
+        dataset="synthetic:m=1000000000,d=50",
+        n=1,
+        method="discriminative",
+        scope="federated",
+        clients=1000,
+        evaluate="last",
+    )
+    tracemalloc.start()
+    plan = planning.plan_unit(jobs.outline(cell), 9)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 20 * 2**20
+    assert plan.host_bytes > 10**9 * 50 * 4
