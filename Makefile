@@ -10,10 +10,10 @@ BIN = .venv/bin
 READY = .venv/ready
 
 .DEFAULT_GOAL = help
-.PHONY: help demo smoke test test-all lint format docs bench lock clean
+.PHONY: help demo smoke test test-all test-kill test-slurm lint format docs bench lock clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
 demo: $(READY) ## run jobs/demo.toml on RANKS=3 ranks and show its table
 	$(BIN)/mpiexec -n $(RANKS) $(BIN)/fedande run jobs/demo.toml -o results/demo
@@ -28,6 +28,13 @@ test: $(READY) ## run the tests, without the slow ones
 
 test-all: $(READY) ## run all tests
 	$(BIN)/python -m pytest
+
+test-kill: $(READY) ## kill random ranks 100 times and stop jobs 30 times; nothing may be lost (some minutes)
+	FEDANDE_KILLS=100 FEDANDE_TERMS=30 $(BIN)/python -m pytest -m kill -s
+
+test-slurm: $(READY) ## install and start SLURM on this machine (Debian, root) and run the batch scripts
+	tests/slurm/start_slurm.sh --install
+	$(BIN)/python -m pytest -m slurm
 
 lint: $(READY) ## check style (ruff) and types (mypy)
 	$(BIN)/ruff check .

@@ -148,39 +148,8 @@ def refuse(client: int, parents: tuple[int, ...], round_number: int) -> Federati
     )
 
 
-@compiled
-def _average(
-    rows: FloatArray,
-    factors: FloatArray,
-    start: NDArray[np.int64],
-    exponents: NDArray[np.int64],
-    divisor: float,
-) -> FloatArray:
-    """Do `add_terms` and `mean_of_sums`; the sums of a stretch of weights never leave the cache."""
-    stretch = 1024
-    mean = np.empty(rows.shape[1])
-    sums = np.empty(stretch, dtype=np.int64)
-    for b in range(start.size - 1):
-        unit = 2.0 ** -exponents[b]
-        for first in range(start[b], start[b + 1], stretch):
-            n = min(stretch, start[b + 1] - first)
-            for i in range(n):
-                sums[i] = 0
-            for c in range(rows.shape[0]):
-                scale = factors[c] * 2.0 ** exponents[b]
-                for i in range(n):
-                    sums[i] += np.int64(np.rint(rows[c, first + i] * scale))
-            for i in range(n):
-                mean[first + i] = sums[i] * unit / divisor
-    return mean
-
-
 def server_step(
-    rows: FloatArray,
-    factors: FloatArray,
-    divisor: float,
-    start: NDArray[np.int64],
-    largest: FloatArray | None = None,
+    rows: FloatArray, factors: FloatArray, divisor: float, start: NDArray[np.int64]
 ) -> FloatArray:
     """Average the clients' rows exactly, whatever their order.
 
@@ -193,8 +162,6 @@ def server_step(
         See `client_factors`.
     start : (B + 1,) array of int64
         Bounds of the sets in a row; each set has a scale of its own.
-    largest : (C, B) array of float64, optional
-        `largest_terms` of the rows, where the hosts have found them already.
 
     Returns
     -------
@@ -205,10 +172,12 @@ def server_step(
     NotFinite
         When a weight is not finite; names the row and the set by their positions.
     """
-    if largest is None:
-        largest = largest_terms(rows, factors, start)
+    largest = largest_terms(rows, factors, start)
     refuse_not_finite(largest)
-    return _average(rows, factors, start, exponents(largest.max(axis=0), rows.shape[0]), divisor)
+    exponent = exponents(largest.max(axis=0), rows.shape[0])
+    sums = np.zeros(rows.shape[1], dtype=np.int64)
+    add_terms(rows, factors, start, exponent, sums)
+    return mean_of_sums(sums, start, exponent, divisor)
 
 
 class NotFinite(FederationError):

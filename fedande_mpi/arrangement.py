@@ -176,6 +176,35 @@ def arrange(
     )
 
 
+PIECE_BYTES = 4 * 2**20
+"""Rows that a host sends at a time, at least one: so much that a message is worth it and fits the cache."""
+
+
+def row_pieces(counts: Sequence[int], width: int) -> list[tuple[list[int], NDArray[np.int64]]]:
+    """Cut the gather of the hosts' rows into pieces of a few rows of every host.
+
+    Parameters
+    ----------
+    counts : sequence of int
+        Rows of each host of the shard; rows are numbered host by host.
+    width : int
+        Numbers in a row.
+
+    Returns
+    -------
+    list of (list of int, array of int64)
+        How many rows each host sends, and their numbers in the order they arrive.
+    """
+    step = max(1, PIECE_BYTES // (8 * max(1, width)))
+    starts = np.cumsum([0, *counts[:-1]])
+    pieces = []
+    for first in range(0, max(counts), step):
+        some = [max(0, min(step, count - first)) for count in counts]
+        numbers = [np.arange(start + first, start + first + n) for start, n in zip(starts, some, strict=True)]
+        pieces.append((some, np.concatenate(numbers)))
+    return pieces
+
+
 def batches(costs: Sequence[float] | NDArray[np.float64], limit: float) -> list[slice]:
     """Cut a list of jobs into runs of at most `limit` cost, at least one job each."""
     cuts = []

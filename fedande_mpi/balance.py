@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 
 PURPOSES = ("local", "evaluate", "wait")
 
+_WORTH = 10.0
 _UNEVEN = 1.2
 _WAITING = 0.4
 _AVERAGING = 0.25
 _SHOWN = 16
-"""What is worth a word: busiest over mean, share of the hosts' time in waits, share of rank 0's in averages;
+"""What is worth a word: a run of so many seconds, busiest over mean, share of the hosts' time in waits, share of rank 0's in averages;
 so many ranks are listed one by one."""
 
 
@@ -75,7 +76,9 @@ class Balance:
         return lines
 
     def _advice(self, imbalance: float) -> list[str]:
-        advice = []
+        advice: list[str] = []
+        if self.wall < _WORTH:
+            return advice
         idle = self.n_ranks - 1 - len(self.seconds)
         if idle > 0:
             advice.append(f"{idle} ranks never had work: use fewer ranks")

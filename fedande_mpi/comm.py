@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -39,6 +40,10 @@ MAX_MESSAGE = 2**31 - 1
 _LARGE = 2**16
 """Bytes from which a message goes in pieces that need both ends' attention."""
 
+_SPINS = 500
+"""Calls to the library without a nap, for a message that is under way."""
+
+_POLL_SECONDS = 0.02
 _LONGEST_PAUSE = 1e-3
 _SHORTEST_PAUSE = 2e-5
 
@@ -115,7 +120,7 @@ def drive(programs: Iterable[Program[Any]], poll: Callable[[], None] = lambda: N
     programs : iterable of Program
         Generators that yield True when they got on and False when they wait.
     poll : callable
-        Called between steps; may raise to end the run.
+        Called between steps, at most every 20 ms; may raise to end the run.
 
     Returns
     -------
@@ -125,8 +130,12 @@ def drive(programs: Iterable[Program[Any]], poll: Callable[[], None] = lambda: N
     running = dict(enumerate(programs))
     results: dict[int, Any] = {}
     waiting_since = 0.0
+    polled = float("-inf")
     while running:
-        poll()
+        now = time.perf_counter()
+        if now - polled >= _POLL_SECONDS:
+            poll()
+            polled = now
         got_on = False
         for key, program in list(running.items()):
             try:
@@ -138,7 +147,6 @@ def drive(programs: Iterable[Program[Any]], poll: Callable[[], None] = lambda: N
         if got_on:
             waiting_since = 0.0
         else:
-            now = time.perf_counter()
             waiting_since = waiting_since or now
             # a tenth of the time waited so far: short waits stay short, long ones cost no CPU
             time.sleep(min(_LONGEST_PAUSE, max(_SHORTEST_PAUSE, 0.1 * (now - waiting_since))))
@@ -363,12 +371,14 @@ def _wait(request: Any, *, ready: bool = False) -> Program[None]:
     """Wait for a request; when the message is known to be under way, without sleeping.
 
     A large message moves only while both ends call the library: a nap between its pieces costs more than the
-    message.
+    message. But the other end may not have a core of its own: after a while, nap all the same.
     """
+    spins = _SPINS if ready else 0
     while not request.Test():
-        if ready:
+        if spins > 0:
             os.sched_yield()
-        yield ready
+        yield spins > 0
+        spins -= 1
     yield True
 
 
@@ -629,6 +639,42 @@ def check_launch(size: int, environ: Mapping[str, str], *, allow_singleton: bool
     )
 
 
+def check_library(version: str, environ: Mapping[str, str]) -> None:
+    """Refuse Open MPI's launcher for ranks of another MPI, which would die in their first call without a hint.
+
+    Parameters
+    ----------
+    version : str
+        What the library says of itself.
+    environ : mapping
+        Environment variables.
+
+    Raises
+    ------
+    FederationError
+        With what to do.
+    """
+    if "OMPI_COMM_WORLD_SIZE" in environ and "Open MPI" not in version:
+        found = " ".join(version.split()[:3]).replace(" Version:", "")
+        raise FederationError(
+            f"expected Open MPI for ranks that its mpiexec started, got {found}: launcher and MPI library do not "
+            "belong together; start it with the mpiexec of the MPI library that mpi4py loads (with the mpich "
+            "wheel: the one beside this Python)"
+        )
+
+
+def _load_mpi() -> Any:
+    """Load the MPI library without starting it, so that a launcher it does not know can be refused first."""
+    import mpi4py
+
+    mpi4py.rc.initialize = False
+    mpi4py.rc.finalize = True
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of the launcher; we look ourselves
+        from mpi4py import MPI
+    return MPI
+
+
 def connect(environ: Mapping[str, str] | None = None, *, allow_singleton: bool = False) -> Communicator:
     """Join the job this process was started in.
 
@@ -644,15 +690,19 @@ def connect(environ: Mapping[str, str] | None = None, *, allow_singleton: bool =
     if launched is None or launched[1] == 1:
         return SerialComm()
     try:
-        from mpi4py import MPI
+        MPI = _load_mpi()
     except (ImportError, RuntimeError) as error:
         if allow_singleton:
             return SerialComm()
         reason = str(error).splitlines()[0]
         raise FederationError(
             f"expected an MPI library for {launched[1]} ranks ({launched[0]}={launched[1]}), got: {reason}; "
-            "install fedande-mpi[mpich], or mpi4py against the system's MPI"
+            "load the MPI module of your cluster, or install fedande-mpi[mpich]; Debian's MPICH calls its library "
+            "libmpich.so.12 where mpi4py looks for libmpi.so.12 (docs/cluster.md)"
         ) from error
+    check_library(MPI.Get_library_version(), environ)
+    if not MPI.Is_initialized():
+        MPI.Init_thread()
     world = MPI.COMM_WORLD
     check_launch(world.Get_size(), environ, allow_singleton=allow_singleton)
     return MpiComm(world) if world.Get_size() > 1 else SerialComm()

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fedande_mpi import cll, evaluation, jit, local
+from fedande_mpi import aggregation, cll, evaluation, jit, local
 from fedande_mpi.balance import Balance
 from fedande_mpi.cell import Cell
 from fedande_mpi.cellfile import CellFile, signature
@@ -149,6 +149,8 @@ def _compile(comm: Communicator, *, needed: bool) -> None:
     if comm.size > 1 and needed and not jit.is_cached(local.run_pairs, evaluation.score):
         warm_up()
     comm.share(("start", None))
+    # loaded now, while the hosts load theirs, and not in the middle of the first round
+    aggregation.server_step(np.ones((1, 1)), np.ones(1), 1.0, np.array([0, 1]))
 
 
 def warm_up() -> None:
@@ -329,7 +331,7 @@ def _report(unit: Unit, result: UnitResult, seconds: float) -> str:
     rounds = max(1, len(cell.rounds) - 1)
     parts = [f"{seconds:.1f} s"]
     if cell.in_rounds:
-        parts.append(f"{rounds / seconds:.2g} rounds/s")
+        parts.append(f"{rounds / seconds:,.1f} rounds/s")
     parts.append(f"{len(unit.sets) * cell.clients / seconds:,.0f} models/s")
     if (total := float((down + up).sum())) > 0:
         parts.append(f"{total / seconds / MIB:.1f} MiB/s between clients and server")

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedande_mpi import aggregation, evaluation, lbfgs, local, touched
-from fedande_mpi.arrangement import Arrangement, batches
+from fedande_mpi.arrangement import Arrangement, batches, row_pieces
 from fedande_mpi.comm import Link, Program, together
 from fedande_mpi.release import pooled_release
 from fedande_mpi.unit import Clock, Unit, Where
@@ -197,7 +197,12 @@ class Host:
         largest = aggregation.largest_terms(rows, factors, bounds)
         if self.unit.cell.transport == "gather":
             yield from self.clock.waiting(link.gather(largest, None, self._counts()), position)
-            yield from self.clock.waiting(link.gather(rows, None, self._counts(), ready=True), position)
+            counts = self._counts()
+            first = 0
+            for some, _ in row_pieces(counts, rows.shape[1]):
+                here = rows[first : first + some[self.group]]
+                yield from self.clock.waiting(link.gather(here, None, some, ready=True), position)
+                first += some[self.group]
             return
         try:
             aggregation.refuse_not_finite(largest)

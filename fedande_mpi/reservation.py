@@ -65,13 +65,16 @@ class Holder:
         )
 
     def gone(self, me: Holder) -> bool:
-        """Whether it is known to have ended: an earlier start of this job, or a dead process of this host."""
+        """Whether it is known to have ended: an earlier start of this job, or a dead process of this host.
+
+        What this very process left behind (an earlier run in the same Python) counts as well.
+        """
         if self.job and self.job == me.job and self.restart < me.restart:
             return True
         if self.host != me.host:
             return False
         started = _started(self.pid)
-        if started is None:
+        if started is None or (self.pid, self.started) == (me.pid, me.started):
             return True
         return bool(self.started and started and started != self.started)
 

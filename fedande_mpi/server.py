@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedande_mpi import aggregation
-from fedande_mpi.arrangement import Arrangement
+from fedande_mpi.arrangement import Arrangement, row_pieces
 from fedande_mpi.comm import Link, Program
 from fedande_mpi.unit import Clock, Unit, Where
 
@@ -76,7 +76,8 @@ class Server:
         bounds = unit.bounds(sets, unit.granularity)
         weights = np.full(int(bounds[-1]), solver.initial_weight)
         factors, divisor = aggregation.client_factors(solver.aggregation, unit.n_rows)
-        rows = self._rows(counts, bounds)
+        # used round after round: fresh memory costs as much as what is done with it
+        rows = np.empty((sum(row_pieces(counts, weights.size)[0][0]), weights.size))
         if self.first_broadcast is None:
             self.first_broadcast = self._stamp()
         yield from link.broadcast(weights)
@@ -89,11 +90,6 @@ class Server:
             yield from link.broadcast(weights)
         if self.keep_weights:
             self._keep(at, bounds, weights[None])
-
-    def _rows(self, counts: list[int], bounds: IntArray) -> FloatArray:
-        """Return a buffer for the clients' rows of a block, used round after round."""
-        gathered = sum(counts) if self.unit.cell.transport == "gather" else 0
-        return np.empty((gathered, int(bounds[-1])))
 
     def _average(
         self,
@@ -108,22 +104,27 @@ class Server:
     ) -> Program[FloatArray]:
         """Receive the clients' rows, or their sum, and return the mean."""
         self.where.round = round_number
-        position = min(round_number, len(self.unit.cell.rounds) - 1)
-        if self.unit.cell.transport == "gather":
+        width = int(bounds[-1])
+        sums = np.zeros(width, dtype=np.int64)
+        if self.unit.cell.transport == "reduce":
+            top = np.zeros(bounds.size - 1)
+            yield from link.maximum(top)
+            exponents = aggregation.exponents(top, factors.size)
+            yield from link.total(sums)
+        else:
             largest = np.empty((sum(counts), bounds.size - 1))
             yield from link.gather(None, largest, counts)
-            yield from link.gather(None, rows, counts, ready=True)
-            with self.clock("aggregate", position):
-                try:
-                    mean = aggregation.server_step(rows, factors, divisor, bounds, largest)
-                except aggregation.NotFinite as error:
-                    parents = tuple(int(j) for j in sets[error.position])
-                    raise aggregation.refuse(error.row, parents, round_number) from None
-            return mean
-        top = np.zeros(bounds.size - 1)
-        yield from link.maximum(top)
-        sums = np.zeros(int(bounds[-1]), dtype=np.int64)
-        yield from link.total(sums)
-        with self.clock("aggregate", position):
-            exponent = aggregation.exponents(top, factors.size)
-            return aggregation.mean_of_sums(sums, bounds, exponent, divisor)
+            try:
+                aggregation.refuse_not_finite(largest)
+            except aggregation.NotFinite as error:
+                parents = tuple(int(j) for j in sets[error.position])
+                raise aggregation.refuse(error.row, parents, round_number) from None
+            exponents = aggregation.exponents(largest.max(axis=0), factors.size)
+            # a few rows at a time: they are added while they are in the cache, and never all in memory
+            for some, clients in row_pieces(counts, width):
+                here = rows[: sum(some)]
+                yield from link.gather(None, here, some, ready=True)
+                with self.clock("aggregate", round_number):
+                    aggregation.add_terms(here, factors[clients], bounds, exponents, sums)
+        with self.clock("aggregate", round_number):
+            return aggregation.mean_of_sums(sums, bounds, exponents, divisor)

@@ -64,7 +64,7 @@ class Watch:
         self._first = self._first or (now, done)
         complete = sum(cell.done == cell.wanted for cell in cells)
         line = f"{complete} of {len(cells)} cells begun are complete, {done} of {wanted} folds"
-        if done > self._first[1]:
+        if done > self._first[1] and now > self._first[0]:
             line += f", {60 * (done - self._first[1]) / (now - self._first[0]):.1f} folds/min"
         lines = [line]
         by_name = {cell.name: cell for cell in cells}

@@ -67,8 +67,14 @@ def test_a_live_claim_is_left_alone(tmp_path: Path, age: float) -> None:
 
 
 def test_the_claim_of_a_living_process_of_this_host_is_left_alone(tmp_path: Path) -> None:
-    assert reserve(tmp_path, NAME) is not None
+    parent = os.getppid()
+    claimed_by(tmp_path, host=Holder.this_process({}).host, pid=parent, started=reservation._started(parent))
     assert reserve(tmp_path, NAME) is None
+
+
+def test_what_an_earlier_run_in_this_process_left_is_taken_over(tmp_path: Path) -> None:
+    assert reserve(tmp_path, NAME) is not None
+    assert reserve(tmp_path, NAME) is not None
 
 
 def test_a_claim_without_a_heartbeat_for_minutes_is_taken_over(tmp_path: Path) -> None:

@@ -211,8 +211,8 @@ def test_case_17_chunked_messages_give_the_same_bytes(tmp_path: Path, alone: Pat
     assert done.code == 0, done.err
     buffers, pieces, gathers, parts = map(int, done.out.split())
     assert pieces > 5 * buffers > 0
-    assert gathers > 0
-    assert parts > 5 * gathers
+    assert (gathers > 0) == (transport == "gather")
+    assert parts >= 5 * gathers
     assert_same_bytes(alone, tmp_path / "results", part=True)
 
 
