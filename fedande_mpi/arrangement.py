@@ -88,7 +88,7 @@ def deal_by_cost(costs: NDArray[np.float64], n_parts: int) -> tuple[NDArray[np.i
 
 
 def cut_blocks(widths: NDArray[np.int64], n_rows: int, budget: float) -> tuple[slice, ...]:
-    """Cut a shard's sets into blocks of at most `budget` bytes with `n_rows` + 2 rows, at least one set each.
+    """Cut a shard's sets into blocks of which `n_rows` rows take at most `budget` bytes, at least one set each.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def cut_blocks(widths: NDArray[np.int64], n_rows: int, budget: float) -> tuple[s
     blocks = []
     first, size = 0, 0
     for at, width in enumerate(widths):
-        cost = int(width) * 8 * (n_rows + 2)
+        cost = int(width) * 8 * n_rows
         if at > first and size + cost > budget:
             blocks.append(slice(first, at))
             first, size = at, 0
@@ -119,7 +119,7 @@ def arrange(
     *,
     shared_share: float = 0.0,
     shards: int | None = None,
-    gather: bool = True,
+    rows: bool = True,
     block_bytes: float = 64 * 2**20,
 ) -> Arrangement:
     """Choose the grid that minimises the longest host's work.
@@ -138,10 +138,10 @@ def arrange(
         Share of the work that is done once per shard, whatever the number of client groups.
     shards : int, optional
         Number of shards, instead of the best.
-    gather : bool
-        Whether the server receives a row per client (transport "gather") or a single sum.
+    rows : bool
+        Whether a host holds a row of numbers for each of its clients, or a single sum.
     block_bytes : float
-        Budget of a block at rank 0, all shards together.
+        Budget of a block on each host, and at rank 0 for all shards together.
 
     Returns
     -------
@@ -166,12 +166,16 @@ def arrange(
     assert best is not None
     n_shards = best[1]
     n_groups = min(n_hosts // n_shards, n_clients)
+    bounds = split_evenly(client_costs, n_groups)
     dealt = deal_by_cost(set_costs, n_shards)
-    n_rows = n_clients if gather else 1
+    # a host holds its clients' rows, the weights and one more; rank 0 the weights and the sums of every shard,
+    # and the rows that arrive a piece at a time
+    held = max(np.diff(bounds)) if rows else 1
+    n_rows = max(int(held) + 2, 3 * n_shards)
     return Arrangement(
-        client_start=split_evenly(client_costs, n_groups),
+        client_start=bounds,
         shards=dealt,
-        blocks=tuple(cut_blocks(set_widths[part], n_rows, block_bytes / n_shards) for part in dealt),
+        blocks=tuple(cut_blocks(set_widths[part], n_rows, block_bytes) for part in dealt),
         idle=n_hosts - n_groups * n_shards,
     )
 

@@ -12,8 +12,8 @@ _UNEVEN = 1.2
 _WAITING = 0.4
 _AVERAGING = 0.25
 _SHOWN = 16
-"""What is worth a word: a run of so many seconds, busiest over mean, share of the hosts' time in waits, share of rank 0's in averages;
-so many ranks are listed one by one."""
+"""What is worth a word: a run of so many seconds; busiest over mean; share of the hosts' time in waits; share of
+rank 0's in averages. So many ranks are listed one by one."""
 
 
 @dataclass

@@ -654,13 +654,16 @@ def check_library(version: str, environ: Mapping[str, str]) -> None:
     FederationError
         With what to do.
     """
-    if "OMPI_COMM_WORLD_SIZE" in environ and "Open MPI" not in version:
-        found = " ".join(version.split()[:3]).replace(" Version:", "")
-        raise FederationError(
-            f"expected Open MPI for ranks that its mpiexec started, got {found}: launcher and MPI library do not "
-            "belong together; start it with the mpiexec of the MPI library that mpi4py loads (with the mpich "
-            "wheel: the one beside this Python)"
-        )
+    size = environ.get("OMPI_COMM_WORLD_SIZE")
+    if size is None or "Open MPI" in version:
+        return
+    found = " ".join(version.replace("Version:", "").split()[:2])
+    raise FederationError(
+        f"expected Open MPI for {size} ranks (OMPI_COMM_WORLD_SIZE={size}) that its mpiexec started, got {found}: "
+        "launcher and MPI library do not belong together; start it with the mpiexec of the MPI library that "
+        "mpi4py loads (with fedande-mpi[mpich]: the one beside this Python), or with srun --mpi=pmi2 (or "
+        "--mpi=pmix)"
+    )
 
 
 def _load_mpi() -> Any:
@@ -700,7 +703,8 @@ def connect(environ: Mapping[str, str] | None = None, *, allow_singleton: bool =
             "load the MPI module of your cluster, or install fedande-mpi[mpich]; Debian's MPICH calls its library "
             "libmpich.so.12 where mpi4py looks for libmpi.so.12 (docs/cluster.md)"
         ) from error
-    check_library(MPI.Get_library_version(), environ)
+    if not allow_singleton:
+        check_library(MPI.Get_library_version(), environ)
     if not MPI.Is_initialized():
         MPI.Init_thread()
     world = MPI.COMM_WORLD

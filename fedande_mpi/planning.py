@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedande_mpi import ande
-from fedande_mpi.arrangement import Arrangement, arrange
+from fedande_mpi.arrangement import PIECE_BYTES, Arrangement, arrange
 from fedande_mpi.cell import Cell
 from fedande_mpi.errors import ConfigError
 from fedande_mpi.release import released_numbers
@@ -71,7 +71,7 @@ def arrange_unit(unit: Unit, n_ranks: int) -> Arrangement:
         widths,
         shared_share=0.7 if unit.pools and not cell.weighted else 0.0,
         shards=cell.shards,
-        gather=cell.transport == "gather" and cell.in_rounds,
+        rows=cell.weighted,
         block_bytes=cell.block_mib * MIB,
     )
 
@@ -110,8 +110,7 @@ def plan_unit(unit: Unit, n_ranks: int) -> CellPlan:
     n_test = unit.y.size - n_rows
     width = unit.arity.size - cell.n + 1
     data = unit.X.nbytes * 2 + unit.y.nbytes * 4
-    sends_rows = unit.pools or cell.in_rounds or "weights" in cell.save
-    rows_gathered = cell.clients if cell.transport == "gather" and cell.in_rounds else 1
+    saves_rows = "weights" in cell.save and not cell.in_rounds
     blocks = [
         max(int(widths[shard[block]].sum()) for block in slices)
         for shard, slices in zip(arrangement.shards, arrangement.blocks, strict=True)
@@ -123,8 +122,9 @@ def plan_unit(unit: Unit, n_ranks: int) -> CellPlan:
     reports = len(cell.rounds) * cell.clients * len(unit.sets) * 32 if cell.weighted else 0
     kept = int(bounds[-1]) * 8 * (1 if cell.in_rounds else cell.clients) if "weights" in cell.save else 0
     server = _RANK_BYTES + data + reports + kept
-    server += sum(blocks) * 8 * (rows_gathered + 2) if sends_rows else 0
-    host = _RANK_BYTES + 2 * data + sums + max(blocks) * 8 * (hosted + 2)
+    piece = arrangement.n_groups * max(PIECE_BYTES, 8 * max(blocks)) if cell.in_rounds else 0
+    server += sum(blocks) * 8 * (cell.clients if saves_rows else 3) + len(blocks) * piece
+    host = _RANK_BYTES + 2 * data + sums + max(blocks) * 8 * ((hosted if cell.weighted else 1) + 2)
     host += reports * hosted // (cell.clients * arrangement.n_shards)
     if n_ranks == 1:
         server = host = server + host - _RANK_BYTES

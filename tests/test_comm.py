@@ -11,7 +11,18 @@ import numpy as np
 import pytest
 
 from fedande_mpi import comm
-from fedande_mpi.comm import Program, SerialComm, check_launch, connect, drive, ending_job, together
+from fedande_mpi.comm import (
+    Left,
+    Program,
+    SerialComm,
+    check_launch,
+    check_library,
+    connect,
+    drive,
+    ending_job,
+    stop_if_told,
+    together,
+)
 from fedande_mpi.errors import ConfigError, FederationError, Interrupted
 
 # --- programs ----------------------------------------------------------------------------------------------
@@ -243,6 +254,22 @@ def test_several_ranks_without_an_mpi_library_are_refused_with_the_extra_to_inst
     assert isinstance(connect({"PMI_SIZE": "2"}, allow_singleton=True), SerialComm)
 
 
+@pytest.mark.parametrize(
+    "version", ["MPICH Version:      5.0.2\nMPICH Release date: x", "Intel(R) MPI Library 2021"]
+)
+def test_open_mpis_launcher_for_another_library_is_refused(version: str) -> None:
+    with pytest.raises(
+        FederationError, match=r"expected Open MPI for 3 ranks .* got (MPICH 5\.0\.2|Intel\(R\) MPI):"
+    ):
+        check_library(version, {"OMPI_COMM_WORLD_SIZE": "3"})
+
+
+def test_a_launcher_that_may_belong_to_the_library_passes() -> None:
+    check_library("Open MPI v4.1.4", {"OMPI_COMM_WORLD_SIZE": "3"})
+    check_library("Open MPI v4.1.4", {"PMI_SIZE": "3"})  # srun --mpi=pmi2 may know it
+    check_library("MPICH Version: 5.0.2", {"PMI_SIZE": "3"})
+
+
 # --- messages are cut alike --------------------------------------------------------------------------------
 
 
@@ -381,3 +408,48 @@ def test_nothing_is_ended_without_an_error() -> None:
     with ending_job(fake):
         pass
     assert fake.codes == []
+
+
+# --- leaving -----------------------------------------------------------------------------------------------
+
+
+class Leaving(FakeComm):
+    """A rank whose others come, or do not."""
+
+    def __init__(self, rank: int, *, come: bool) -> None:
+        super().__init__(rank)
+        self.come = come
+
+    def leave(self, seconds: float) -> bool:
+        return self.come
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_case_20_ranks_that_leave_together_are_not_aborted_and_rank_0_says_it(
+    capsys: pytest.CaptureFixture[str], rank: int
+) -> None:
+    fake = Leaving(rank, come=True)
+    with pytest.raises(Left) as left, ending_job(fake), ending_job(fake):
+        raise Interrupted("stopped by SIGTERM")
+    assert left.value.code == 75
+    assert fake.codes == []
+    assert capsys.readouterr().err == ("fedande: stopped by SIGTERM\n" if rank == 0 else "")
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_does_not_come_has_the_job_aborted_with_75(
+    capsys: pytest.CaptureFixture[str], rank: int
+) -> None:
+    fake = Leaving(rank, come=False)
+    with pytest.raises(Interrupted), ending_job(fake):
+        raise Interrupted("stopped by SIGTERM")
+    assert fake.codes == [75]
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_who_is_told_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeComm(rank=1)
+    stop_if_told(fake)
+    monkeypatch.setattr(fake, "told", lambda: True)
+    with pytest.raises(Interrupted, match="run the same command again to continue"):
+        stop_if_told(fake)
