@@ -244,9 +244,13 @@ class Signals:
                 )
             self.look_at_others()
         except Interrupted:
-            for number in self.STOPPING:
-                signal.signal(number, signal.SIG_IGN)  # a second one must not disturb the way out
+            self.ignore()  # a second one must not disturb the way out
             raise
+
+    def ignore(self) -> None:
+        """Let nothing disturb the way out, not even while Python ends and takes its handlers down."""
+        for number in self.STOPPING:
+            signal.signal(number, signal.SIG_IGN)
 
 
 def _warn_of_threads(ranks_here: int) -> None:
@@ -301,6 +305,7 @@ def run(arguments: argparse.Namespace) -> int:
             progress=lambda total: make_progress(total, quiet=arguments.quiet),
             poll=signals.poll,
         )
+        signals.ignore()
     return 0
 
 

@@ -672,9 +672,8 @@ def _load_mpi() -> Any:
 
     mpi4py.rc.initialize = False
     mpi4py.rc.finalize = True
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # of the launcher; we look ourselves
-        from mpi4py import MPI
+    from mpi4py import MPI
+
     return MPI
 
 
@@ -706,7 +705,9 @@ def connect(environ: Mapping[str, str] | None = None, *, allow_singleton: bool =
     if not allow_singleton:
         check_library(MPI.Get_library_version(), environ)
     if not MPI.Is_initialized():
-        MPI.Init_thread()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of another launcher: the world's size will tell
+            MPI.Init_thread()
     world = MPI.COMM_WORLD
     check_launch(world.Get_size(), environ, allow_singleton=allow_singleton)
     return MpiComm(world) if world.Get_size() > 1 else SerialComm()

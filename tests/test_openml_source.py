@@ -311,6 +311,23 @@ def test_a_damaged_cached_file_is_fetched_again(server: Server, openml: ModuleTy
     assert path.read_text() == WEATHER
 
 
+def test_a_compute_node_never_touches_the_network(
+    server: Server, openml: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDANDE_OFFLINE", "1")
+    with pytest.raises(
+        DataError, match=r"FEDANDE_OFFLINE forbids the network.*datasets fetch.*OPENML_CACHE_DIR"
+    ):
+        read_openml(ID)
+    assert server.requests == []
+    monkeypatch.delenv("FEDANDE_OFFLINE")
+    download(ID)  # on the login node
+    monkeypatch.setenv("FEDANDE_OFFLINE", "1")
+    server.requests.clear()
+    assert read_openml(ID).columns
+    assert server.requests == []
+
+
 @pytest.mark.usefixtures("offline")
 def test_a_failed_download_leaves_the_cache_as_it_was(openml: ModuleType) -> None:
     # what another program has cached is no ours to delete, and openml would
