@@ -335,8 +335,9 @@ def _report(unit: Unit, result: UnitResult, seconds: float) -> str:
     parts.append(f"{len(unit.sets) * cell.clients / seconds:,.0f} models/s")
     if (total := float((down + up).sum())) > 0:
         parts.append(f"{total / seconds / MIB:.1f} MiB/s between clients and server")
-    accuracy = float(np.nanmean(result.metrics[-1, evaluation.METRICS.index("accuracy")]))
-    parts.append(f"accuracy {accuracy:.4f}")
+    accuracy = result.metrics[-1, evaluation.METRICS.index("accuracy")]
+    if (scored := accuracy[~np.isnan(accuracy)]).size:
+        parts.append(f"accuracy {scored.mean():.4f}")
     return f"{cell} repeat {unit.repeat} fold {unit.fold}: {', '.join(parts)}"
 
 

@@ -130,7 +130,10 @@ def show_text(paths: Selections) -> str:
         lines = [
             cell.info.name,
             f"  {cell.complete} of {cell.total} folds complete, begun {cell.created}",
-            "  " + ", ".join(f"{key} = {value_text(value)}" for key, value in settings.items()),
+            "  "
+            + ", ".join(
+                f"{key} = {value_text(value)}" for key, value in settings.items() if value not in ("", ())
+            ),
         ]
         for number, mean, deviation in cell.accuracy:
             spread = "" if deviation is None else f" (sd {deviation:.4f} over folds)"

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,8 +47,12 @@ def read_case(path: str | Path) -> dict[str, NDArray[Any]]:
     try:
         with np.load(path, allow_pickle=False) as file:
             case = dict(file)
-    except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"expected a recorded case (.npz), got {path}: {error}") from error
+    except OSError as error:
+        raise DataError(f"expected a recorded case (.npz), got {path}: {error.strerror or error}") from error
+    except (ValueError, EOFError, BadZipFile) as error:
+        raise DataError(
+            f"expected a recorded case (.npz), got {path}, which is not a NumPy archive"
+        ) from error
     missing = [name for name in _REQUIRED if name not in case]
     if missing:
         raise DataError(f"expected a recorded case, got {path} without {', '.join(missing)}")
