@@ -105,11 +105,14 @@ def add_terms(
     out: NDArray[np.int64],
 ) -> None:
     """Add every row's rounded terms to the integer sums ``out (width,)``."""
-    for c in range(rows.shape[0]):
-        for b in range(start.size - 1):
-            scale = factors[c] * 2.0 ** exponents[b]
-            for i in range(start[b], start[b + 1]):
-                out[i] += np.int64(np.rint(rows[c, i] * scale))
+    stretch = 1024  # sums that stay in the first-level cache while all rows are added
+    for b in range(start.size - 1):
+        for first in range(start[b], start[b + 1], stretch):
+            last = min(first + stretch, start[b + 1])
+            for c in range(rows.shape[0]):
+                scale = factors[c] * 2.0 ** exponents[b]
+                for i in range(first, last):
+                    out[i] += np.int64(np.rint(rows[c, i] * scale))
 
 
 def exponents(largest: FloatArray, n_terms: int) -> NDArray[np.int64]:
