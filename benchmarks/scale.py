@@ -110,8 +110,8 @@ until the unit ends, at rank 0 for all clients; it is what fills the columns abo
 parent sets where nothing else does. A sum over parent sets that needs no order (as posteriors and weights have)
 would make it rounds x clients. (2) Every rank holds all rows, and those of its own clients once more. (3) Scoring
 at each client costs clients x test rows x parent sets, and its sums clients x test rows x (o + 2) x 8 bytes:
-with many clients the test fold has to be small. (4) Under `gather` rank 0 holds a row per client of at least one
-parent set; under `reduce` it does not, but a host still holds one per client of its own."""
+with many clients the test fold has to be small. (4) A host holds a row per client of its own for at
+least one parent set, and under `gather` rank 0 one row per host."""
 
 SECTIONS = {"scale": virtual_clients, "plan": on_paper}
 

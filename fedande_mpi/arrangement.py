@@ -168,10 +168,10 @@ def arrange(
     n_groups = min(n_hosts // n_shards, n_clients)
     bounds = split_evenly(client_costs, n_groups)
     dealt = deal_by_cost(set_costs, n_shards)
-    # a host holds its clients' rows, the weights and one more; rank 0 the weights and the sums of every shard,
-    # and the rows that arrive a piece at a time
+    # a host holds its clients' rows, the weights and one more; rank 0 for every shard the weights, the sums, and
+    # the rows that arrive a piece at a time, one of each host or more
     held = max(np.diff(bounds)) if rows else 1
-    n_rows = max(int(held) + 2, 3 * n_shards)
+    n_rows = max(int(held) + 2, (n_groups + 2) * n_shards)
     return Arrangement(
         client_start=bounds,
         shards=dealt,

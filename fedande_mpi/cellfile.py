@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 
 from fedande_mpi.celldata import CellData, CellInfo
-from fedande_mpi.errors import DamagedFile
+from fedande_mpi.errors import DamagedFile, ResultsError
 from fedande_mpi.merging import union
 from fedande_mpi.results import open_cell, read_cell, write_cell
 from fedande_mpi.storage import check_still_there, remove_leftovers
@@ -62,8 +63,8 @@ class CellFile:
     ----------
     directory : Path
     info : CellInfo
-    overwrite : bool
-        Begin anew; the old file stays until the first save.
+    overwrite : collection of (int, int)
+        Units to compute again although they are complete; the file keeps them until the first save.
 
     Attributes
     ----------
@@ -77,20 +78,27 @@ class CellFile:
         If the file is of a newer format, or of another configuration or data set.
     """
 
-    def __init__(self, directory: Path, info: CellInfo, *, overwrite: bool = False) -> None:
+    def __init__(
+        self, directory: Path, info: CellInfo, *, overwrite: Collection[tuple[int, int]] = ()
+    ) -> None:
         self.path = directory / f"{info.name}.h5"
         self.aside: Path | None = None
         remove_leftovers(self.path)
         self._seen = signature(self.path)
-        if overwrite:
-            self.cell = CellData.empty(info)
-            return
         try:
             open_cell(directory, info)
         except DamagedFile:
             self.aside = set_aside(self.path)
             self._seen = None
+        except ResultsError:  # a file of something else; told to overwrite it
+            if not overwrite:
+                raise
+            self.cell = CellData.empty(info)
+            return
         self.cell = stored_cell(directory, info)
+        for unit in overwrite:
+            self.cell.arrays["/complete"][unit] = 0
+            self.cell.saved.pop(unit, None)
 
     def save(self) -> None:
         """Write the file as a whole, with what another job has put into it meanwhile.

@@ -47,8 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # the reader of standard output has seen enough; keep Python from complaining at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # the reader of standard output has seen enough
+        _discard_output()
         return 0
     except SystemExit:
         raise
@@ -56,6 +56,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         from fedande_mpi.comm import report_error
 
         return report_error(error)
+
+
+def _discard_output() -> None:
+    """Send the rest of standard output nowhere, so that Python does not complain at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def positive(kind: type[int] | type[float]) -> Callable[[str], float]:
+    """Return a reader of positive numbers for an option."""
+
+    def read(text: str) -> float:
+        value = kind(text)
+        if not 0 < value < float("inf"):
+            raise argparse.ArgumentTypeError(f"expected a positive number, came '{text}'")
+        return value
+
+    read.__name__ = "number"
+    return read
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -107,18 +125,24 @@ def build_parser() -> argparse.ArgumentParser:
 
     made = command("plan", plan, "say what an experiment takes: cells, bytes, memory, time")
     experiment(made)
-    made.add_argument("--ranks", type=int, default=1, metavar="R", help="number of MPI ranks (default: 1)")
+    made.add_argument(
+        "--ranks", type=positive(int), default=1, metavar="R", help="number of MPI ranks (default: 1)"
+    )
 
     made = command("jobs", jobs, "write a SLURM script that runs an experiment: ranks, memory, job array")
     experiment(made)
-    made.add_argument("--tasks", type=int, default=1, metavar="K", help="tasks of a job array (default: 1)")
+    made.add_argument(
+        "--tasks", type=positive(int), default=1, metavar="K", help="tasks of a job array (default: 1)"
+    )
     made.add_argument(
         "--time",
         default="2:00:00",
         metavar="LIMIT",
         help="limit of a task, as SLURM writes it (default: 2:00:00)",
     )
-    made.add_argument("--ranks", type=int, metavar="R", help="ranks of a task (default: what the work needs)")
+    made.add_argument(
+        "--ranks", type=positive(int), metavar="R", help="ranks of a task (default: what the work needs)"
+    )
     made.add_argument("-o", "--output", metavar="DIR", help="directory of results (default: results/NAME)")
     made.add_argument(
         "--launcher",
@@ -193,8 +217,10 @@ def build_parser() -> argparse.ArgumentParser:
     made = command("verify", verify, "replay recorded cases: does this machine compute what it should?")
     made.add_argument("cases", nargs="+", metavar="CASE.npz", help="recorded cases")
     made.add_argument("--transport", choices=("gather", "reduce"), default="gather")
-    made.add_argument("--shards", type=int, metavar="S", help="shards of the parent sets (default: chosen)")
-    made.add_argument("--block-mib", type=float, default=64.0, metavar="B", help="default: 64")
+    made.add_argument(
+        "--shards", type=positive(int), metavar="S", help="shards of the parent sets (default: chosen)"
+    )
+    made.add_argument("--block-mib", type=positive(float), default=64.0, metavar="B", help="default: 64")
     made.add_argument("--optimizer", choices=("compiled", "scipy"), default="compiled")
     made.add_argument(
         "--allow-singleton", action="store_true", help="let ranks run that do not see each other"
@@ -291,10 +317,15 @@ def run(arguments: argparse.Namespace) -> int:
     with ending_job(comm):
         # read once: one message if it cannot be, and one file system access for all ranks
         experiment = comm.share(_load(arguments) if comm.rank == 0 else None)
-        if (arguments.dry_run or arguments.verbose) and comm.rank == 0:
-            print(plan_text(experiment, comm.size), flush=True)
         if arguments.dry_run:
+            if comm.rank == 0:
+                print(plan_text(experiment, comm.size))
             return 0
+        if arguments.verbose and comm.rank == 0:
+            try:
+                print(plan_text(experiment, comm.size), flush=True)
+            except BrokenPipeError:  # nobody reads it; that is no reason not to run
+                _discard_output()
         output = Path(arguments.output or Path("results") / experiment.name)
         run_experiment(
             experiment,

@@ -128,7 +128,7 @@ def _serve(
     with shown:
         for note in experiment.skipped():
             shown.note(note)
-        _compile(comm, needed=any(job.units for job in jobs))
+        _compile(comm, poll, needed=any(job.units for job in jobs))
         complete = [job for job in jobs if not job.units]
         if len(complete) > _LISTED:
             shown.note(f"{len(complete)} of {len(jobs)} cells are complete")
@@ -138,17 +138,17 @@ def _serve(
         runner.run([job for job in share_first(jobs, share) if job.units], overwrite=overwrite)
         for line in runner.balance.lines():
             shown.log(line)
-    comm.share(("stop", None))
+    comm.share(("stop", None), poll)
     # from here on nobody stops for a signal of its own: all is done, and all leave alike
     comm.barrier(lambda: stop_if_told(comm))
     return [output / f"{job.info.name}.h5" for job in jobs]
 
 
-def _compile(comm: Communicator, *, needed: bool) -> None:
+def _compile(comm: Communicator, poll: Callable[[], None], *, needed: bool) -> None:
     """Have one rank compile for all when the machine code is not in the cache yet."""
     if comm.size > 1 and needed and not jit.is_cached(local.run_pairs, evaluation.score):
         warm_up()
-    comm.share(("start", None))
+    comm.share(("start", None), poll)
     # loaded now, while the hosts load theirs, and not in the middle of the first round
     aggregation.server_step(np.ones((1, 1)), np.ones(1), 1.0, np.array([0, 1]))
 
@@ -255,7 +255,7 @@ class Runner:
     def _cell(self, job: Job, held: Reservation, *, overwrite: bool) -> None:
         """Compute what is missing of a cell that this job has claimed."""
         cell, progress = job.cell, self.progress
-        file = CellFile(self.output, job.info, overwrite=overwrite)
+        file = CellFile(self.output, job.info, overwrite=job.units if overwrite else ())
         if file.aside is not None:
             progress.note(f"{cell}: its file was damaged; set aside as {file.aside}, computing it anew")
         # another job may have done some since this one looked
@@ -264,7 +264,7 @@ class Runner:
         if not units:
             return
         dataset = self.library(cell)
-        self.comm.share(("data", dataset))
+        self.comm.share(("data", dataset), self.poll)
         if job.plan.arrangement.idle:
             progress.note(f"{cell}: {job.plan.arrangement.idle} of {self.comm.size} ranks have no work")
         for repeat, fold in units:
@@ -281,7 +281,7 @@ class Runner:
         progress.unit(f"{cell} repeat {repeat} fold {fold}")
         started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         begin = time.perf_counter()
-        comm.share(("unit", (cell, repeat, fold)))
+        comm.share(("unit", (cell, repeat, fold)), self.poll)
         unit, test_fold = make_unit(cell, dataset, repeat, fold)
         arrangement = arrange_unit(unit, comm.size)
         done = 0.0

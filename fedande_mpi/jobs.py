@@ -20,6 +20,7 @@ from fedande_mpi.datasets import Dataset, discretise, load_dataset
 from fedande_mpi.errors import ConfigError
 from fedande_mpi.partition import client_owners, stratified_folds
 from fedande_mpi.planning import MIB, CellPlan, plan_unit
+from fedande_mpi.release import pooled_release
 from fedande_mpi.results import CellInfo
 from fedande_mpi.synthetic import Synthetic
 from fedande_mpi.unit import Unit
@@ -206,8 +207,10 @@ def prepare(
         if output is not None and not overwrite:
             stored = stored_cell(output, info)
             wanted = [unit for unit in wanted if not stored.is_complete(*unit)]
-        plan = plan_unit(make_unit(cell, dataset, 0, cell.fold_numbers[0])[0], n_ranks)
-        jobs.append(Job(cell, info, tuple(wanted), plan))
+        unit, _ = make_unit(cell, dataset, 0, cell.fold_numbers[0])
+        if unit.pools:
+            pooled_release(unit)  # refuses what cannot be released
+        jobs.append(Job(cell, info, tuple(wanted), plan_unit(unit, n_ranks)))
     return jobs
 
 

@@ -59,10 +59,11 @@ def pooled_release(unit: Unit) -> Release:
 def released_numbers(unit: Unit) -> int:
     """Return how many counts one client sends.
 
-    Class counts go once, not once per parent set; under the joint release only the (n+1)-attribute tables.
+    Class counts go once, not once per parent set; under the (noisy) joint release only the (n+1)-attribute
+    tables.
     """
     cell, o = unit.cell, unit.n_classes
-    if _section(unit).sensitivity == "joint":
+    if _section(unit).sensitivity == "joint" and not isinf(_section(unit).epsilon):
         sets = privacy.joint_sets(unit.arity.size, cell.n)
         return int(np.prod(unit.arity[sets], axis=1, dtype=np.int64).sum()) * o
     cells = int((ande.cells_per_set(unit.sets, unit.arity) - 1).sum())

@@ -104,10 +104,12 @@ class Clock:
             self.seconds[name][position] += time.perf_counter() - begin
 
     def waiting(self, program: Program[None], position: int) -> Program[None]:
-        """Run a program and book the time it waits."""
+        """Run a program and book the time it waits, without what is scored meanwhile."""
         begin = time.perf_counter()
+        scored = self.seconds["evaluate"].sum()
         yield from program
-        self.seconds["wait"][position] += time.perf_counter() - begin
+        scored = self.seconds["evaluate"].sum() - scored
+        self.seconds["wait"][position] += max(0.0, time.perf_counter() - begin - scored)
 
 
 class Where:

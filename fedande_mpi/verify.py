@@ -49,7 +49,7 @@ def read_case(path: str | Path) -> dict[str, NDArray[Any]]:
             case = dict(file)
     except OSError as error:
         raise DataError(f"expected a recorded case (.npz), got {path}: {error.strerror or error}") from error
-    except (ValueError, EOFError, BadZipFile) as error:
+    except (TypeError, ValueError, EOFError, BadZipFile) as error:
         raise DataError(
             f"expected a recorded case (.npz), got {path}, which is not a NumPy archive"
         ) from error
@@ -80,6 +80,11 @@ def verify_case(
         As in an experiment.
     poll : callable
         See `run_unit`.
+
+    Raises
+    ------
+    DataError
+        When the case records nothing to compare.
 
     Returns
     -------
@@ -130,6 +135,11 @@ def verify_case(
                 _compare_training(case, unit, result, found)
     if comm.rank != 0:
         return None
+    if not any(found.values()):
+        raise DataError(
+            "expected a recorded case with weights, objectives, posteriors or accuracies, got one without any: "
+            "there is nothing to compare"
+        )
     return {name: max(values, default=float("nan")) for name, values in found.items()}
 
 

@@ -54,7 +54,7 @@ def test_every_pair_is_computed_once_within_the_budget(
     if shards is not None:
         assert made.n_shards == min(shards, n_hosts, n_sets)
     held = (max(np.diff(made.client_start)) if rows else 1) + 2
-    held = max(held, 3 * made.n_shards)
+    held = max(held, (made.n_groups + 2) * made.n_shards)
     for shard in range(made.n_shards):
         assert (np.diff(made.shards[shard]) > 0).all()
         for block in made.blocks[shard]:

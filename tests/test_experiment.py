@@ -257,8 +257,9 @@ def stopped(directory: Path, keys: Keys, looks: int) -> bool:
 
 @pytest.mark.parametrize("after", [1, 7, 20, 41, 60])
 def test_case_20_interrupted_at_any_time_and_continued_gives_the_same_bytes(
-    tmp_path: Path, after: int
+    tmp_path: Path, after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("fedande_mpi.comm._POLL_SECONDS", 0.0)  # a look at every step
     keys: Keys = {"methods": ["generative", "discriminative"], "n": [0, 1], "save": ["predictions"]}
     run(tmp_path / "whole", **keys)
     interruptions = 0
@@ -301,6 +302,23 @@ def test_case_23_overwrite_computes_a_complete_file_again(tmp_path: Path) -> Non
     run_experiment(experiment(), tmp_path, overwrite=True)
     assert results(path) == before
     assert path.stat().st_ino != inode
+
+
+def test_case_23_overwrite_keeps_the_folds_it_was_not_asked_for(tmp_path: Path) -> None:
+    (path,) = run(tmp_path)
+    before = results(path)
+    run_experiment(experiment(only_folds=0), tmp_path, overwrite=True)
+    assert results(path) == before
+
+
+def test_what_cannot_be_released_is_refused_before_any_cell(tmp_path: Path) -> None:
+    data = tmp_path / "gaps.csv"
+    rows = [f"{'ab'[i % 2]},{'xyz?'[i % 4]},{'no' if i % 3 else 'yes'}" for i in range(40)]
+    data.write_text("\n".join(["one,two,label", *rows]) + "\n")
+    keys: Keys = {"missing": "ignore", "methods": "generative", "datasets": ["tic-tac-toe", str(data)]}
+    with pytest.raises(ConfigError, match="marginals of joint tables"):
+        run(tmp_path / "results", **keys, generative={"epsilon": 1.0, "sensitivity": "joint"})
+    assert cells(tmp_path / "results") == []
 
 
 def test_a_data_set_that_changed_under_its_name_has_another_file(tmp_path: Path) -> None:

@@ -122,6 +122,13 @@ def test_a_doctored_number_is_seen(
     assert all(value <= TOLERANCE for name, value in found.items() if name != number)
 
 
+def test_a_case_that_records_no_answers_is_refused(small: Case) -> None:
+    answers = ("w", "objective", "federated_", "local_generative", "pooled_")
+    bare = {name: value for name, value in small.items() if not name.startswith(answers)}
+    with pytest.raises(DataError, match="nothing to compare"):
+        verify_case(SerialComm(), bare)
+
+
 def test_only_what_a_case_records_is_compared(small: Case) -> None:
     kept = {name: value for name, value in small.items() if not name.startswith(("objective", "w2_"))}
     found = replay(kept)
