@@ -509,6 +509,9 @@ class MpiComm:
         watchdog = threading.Timer(seconds, os._exit, [Interrupted.exit_code])
         watchdog.daemon = True
         watchdog.start()
+        sys.stderr.flush()
+        # requests of the unit that was dropped are still open; MPICH remarks on them, which helps nobody
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         MPI.Finalize()
         watchdog.cancel()
         return True

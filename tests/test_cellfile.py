@@ -35,11 +35,20 @@ def test_a_cell_is_begun_saved_and_continued(tmp_path: Path) -> None:
 
 def test_overwriting_keeps_the_old_file_until_the_first_save(tmp_path: Path) -> None:
     path = write_cell(tmp_path, filled(info()))
-    file = CellFile(tmp_path, info(), overwrite=True)
+    file = CellFile(tmp_path, info(), overwrite=ALL)
     assert read_cell(path).complete_units() == ALL
     record(file, (0, 0))
     file.save()
     assert read_cell(path).complete_units() == [(0, 0)]
+
+
+def test_overwriting_some_units_keeps_the_others(tmp_path: Path) -> None:
+    path = write_cell(tmp_path, filled(info()))
+    file = CellFile(tmp_path, info(), overwrite=ALL[:1])
+    assert file.cell.complete_units() == ALL[1:]
+    record(file, ALL[0])
+    file.save()
+    assert read_cell(path).complete_units() == ALL
 
 
 # --- damage ------------------------------------------------------------------------------------------------

@@ -204,5 +204,5 @@ def test_joint_release_of_rows_with_missing_values_is_refused():
 )
 def test_numbers_that_a_client_sends(n, sensitivity, numbers):
     rows = make(62, m=30, d=3, o=2)._replace(arity=np.array([2, 3, 2]))
-    unit = unit_of(n, rows, owners(62, 30, 2, 5), sensitivity=sensitivity)
+    unit = unit_of(n, rows, owners(62, 30, 2, 5), sensitivity=sensitivity, epsilon=1.0)
     assert release.released_numbers(unit) == numbers
