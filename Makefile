@@ -26,8 +26,8 @@ smoke: $(READY) ## run jobs/smoke.toml, the shape of the paper's experiment in s
 test: $(READY) ## run the tests, without the slow ones
 	$(BIN)/python -m pytest -m "not slow"
 
-test-all: $(READY) ## run all tests
-	$(BIN)/python -m pytest
+test-all: $(READY) ## run all tests but those under SLURM
+	$(BIN)/python -m pytest -m "not slurm"
 
 test-kill: $(READY) ## kill random ranks 100 times and stop jobs 30 times; nothing may be lost (some minutes)
 	FEDANDE_KILLS=100 FEDANDE_TERMS=30 $(BIN)/python -m pytest -m kill -s
