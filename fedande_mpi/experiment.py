@@ -208,7 +208,7 @@ class Runner:
         progress: Progress,
         poll: Callable[[], None],
     ) -> None:
-        self.comm, self.library, self.output = comm, library, output
+        self.comm, self.data, self.output = comm, library, output
         self.progress, self.poll = progress, poll
         self.balance = Balance(comm.size)
 
@@ -263,7 +263,7 @@ class Runner:
         progress.advance(job.plan.seconds * (len(job.units) - len(units)))
         if not units:
             return
-        dataset = self.library(cell)
+        dataset = self.data(cell)
         self.comm.share(("data", dataset), self.poll)
         if job.plan.arrangement.idle:
             progress.note(f"{cell}: {job.plan.arrangement.idle} of {self.comm.size} ranks have no work")
