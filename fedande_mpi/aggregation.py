@@ -68,25 +68,26 @@ def largest_terms(rows: FloatArray, factors: FloatArray, start: NDArray[np.int64
     Returns
     -------
     (C, B) array of float64
-        NaN where a weight is not finite.
+        Not finite where a weight is not.
     """
     largest = np.empty((rows.shape[0], start.size - 1))
-    _largest_terms(rows, factors, start, largest)
+    _largest_magnitudes(rows.view(np.int64), start, largest.view(np.int64))
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is the caller's to refuse
+        largest *= factors[:, None]
     return largest
 
 
 @compiled
-def _largest_terms(rows: FloatArray, factors: FloatArray, start: NDArray[np.int64], out: FloatArray) -> None:
-    for c in range(rows.shape[0]):
-        factor = factors[c]
+def _largest_magnitudes(bits: NDArray[np.int64], start: NDArray[np.int64], out: NDArray[np.int64]) -> None:
+    # without their sign, the bits of numbers are ordered as the numbers are, then infinity, then NaN
+    magnitude = np.int64(0x7FFFFFFFFFFFFFFF)
+    for c in range(bits.shape[0]):
         for b in range(start.size - 1):
-            top = 0.0
-            wrong = 0.0
-            for i in range(start[b], start[b + 1]):
-                term = abs(factor * rows[c, i])
-                wrong += 0.0 * term  # 0 for finite terms, NaN otherwise
-                top = max(top, term)
-            out[c, b] = top + wrong
+            row = bits[c, start[b] : start[b + 1]]
+            top = np.int64(0)
+            for i in range(row.size):
+                top = max(top, row[i] & magnitude)
+            out[c, b] = top
 
 
 def refuse_not_finite(largest: FloatArray) -> None:
@@ -105,14 +106,17 @@ def add_terms(
     out: NDArray[np.int64],
 ) -> None:
     """Add every row's rounded terms to the integer sums ``out (width,)``."""
+    # slices, because loops that count from 0 run in vector registers: four times faster than the same over i + first
     stretch = 1024  # sums that stay in the first-level cache while all rows are added
     for b in range(start.size - 1):
         for first in range(start[b], start[b + 1], stretch):
             last = min(first + stretch, start[b + 1])
+            part = out[first:last]
             for c in range(rows.shape[0]):
                 scale = factors[c] * 2.0 ** exponents[b]
-                for i in range(first, last):
-                    out[i] += np.int64(np.rint(rows[c, i] * scale))
+                row = rows[c, first:last]
+                for i in range(part.size):
+                    part[i] += np.int64(np.rint(row[i] * scale))
 
 
 def exponents(largest: FloatArray, n_terms: int) -> NDArray[np.int64]:
@@ -132,15 +136,18 @@ def exponents(largest: FloatArray, n_terms: int) -> NDArray[np.int64]:
 
 @compiled
 def mean_of_sums(
-    sums: NDArray[np.int64], start: NDArray[np.int64], exponents: NDArray[np.int64], divisor: float
-) -> FloatArray:
-    """Convert integer sums ``(width,)`` to means."""
-    mean = np.empty(sums.size)
+    sums: NDArray[np.int64],
+    start: NDArray[np.int64],
+    exponents: NDArray[np.int64],
+    divisor: float,
+    out: FloatArray,
+) -> None:
+    """Convert integer sums ``(width,)`` to means ``out (width,)``."""
     for b in range(start.size - 1):
         unit = 2.0 ** -exponents[b]
-        for i in range(start[b], start[b + 1]):
-            mean[i] = sums[i] * unit / divisor
-    return mean
+        part, mean = sums[start[b] : start[b + 1]], out[start[b] : start[b + 1]]
+        for i in range(part.size):
+            mean[i] = part[i] * unit / divisor
 
 
 def refuse(client: int, parents: tuple[int, ...], round_number: int) -> FederationError:
@@ -180,7 +187,9 @@ def server_step(
     exponent = exponents(largest.max(axis=0), rows.shape[0])
     sums = np.zeros(rows.shape[1], dtype=np.int64)
     add_terms(rows, factors, start, exponent, sums)
-    return mean_of_sums(sums, start, exponent, divisor)
+    mean = np.empty(sums.size)
+    mean_of_sums(sums, start, exponent, divisor, mean)
+    return mean
 
 
 class NotFinite(FederationError):

@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit:
         raise
     except BaseException as error:
-        from fedande_mpi.comm import report_error
+        from fedande_mpi.leaving import report_error
 
         return report_error(error)
 
@@ -252,7 +252,8 @@ class Signals:
 
     def connect(self, allow_singleton: bool) -> Communicator:
         """Join the job; from now on what stops another rank stops this one."""
-        from fedande_mpi.comm import connect, stop_if_told
+        from fedande_mpi.comm import connect
+        from fedande_mpi.leaving import stop_if_told
 
         comm = connect(allow_singleton=allow_singleton)
         self.look_at_others = lambda: stop_if_told(comm)
@@ -307,9 +308,9 @@ def _load(arguments: argparse.Namespace) -> Any:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run an experiment on all ranks."""
-    from fedande_mpi.comm import ending_job
     from fedande_mpi.experiment import run_experiment
     from fedande_mpi.jobs import plan_text
+    from fedande_mpi.leaving import ending_job
     from fedande_mpi.progress import make_progress
 
     signals = Signals()
@@ -484,7 +485,7 @@ def schema(arguments: argparse.Namespace) -> None:
 
 def verify(arguments: argparse.Namespace) -> int:
     """Replay recorded cases on all ranks."""
-    from fedande_mpi.comm import ending_job
+    from fedande_mpi.leaving import ending_job
     from fedande_mpi.verify import TOLERANCE, read_case, verify_case
 
     signals = Signals()

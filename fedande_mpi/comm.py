@@ -1,9 +1,5 @@
 """The one door to MPI: who runs where, and links that never spin.
 
-Programs of ranks are generators. Where one has to wait it yields False, where it has got on it yields True,
-and `drive` runs any number of them in one process, sleeping (1 ms at most) only when all of them wait. So a
-server of many shards, a host of one, and both in a single process without MPI are the same code.
-
 A **link** joins the server to the hosts of one shard: `broadcast`, `gather`, `maximum`, `total`. Blocking and
 non-blocking collectives do not match each other in MPI: both ends use the non-blocking ones.
 """
@@ -15,23 +11,20 @@ import pickle
 import sys
 import threading
 import time
-import traceback
 import warnings
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedande_mpi.errors import FedandeError, FederationError, Interrupted
+from fedande_mpi.errors import FederationError, Interrupted
+from fedande_mpi.launching import check_launch, check_library, launched_size
+from fedande_mpi.programs import Program, drive
 
 T = TypeVar("T")
-Program = Generator[bool, None, T]
-"""A rank's program: yields whether it got on, returns its result."""
-
 Array = NDArray[Any]
 
 MAX_MESSAGE = 2**31 - 1
@@ -43,9 +36,8 @@ _LARGE = 2**16
 _SPINS = 500
 """Calls to the library without a nap, for a message that is under way."""
 
-_POLL_SECONDS = 0.02
-_LONGEST_PAUSE = 1e-3
-_SHORTEST_PAUSE = 2e-5
+_NAP_SECONDS = 1e-3
+"""Between looks at who has come, when the ranks leave."""
 
 
 class Link(Protocol):
@@ -110,61 +102,6 @@ class Communicator(Protocol):
 
     def abort(self, code: int) -> None:
         """End the whole job at once."""
-
-
-def drive(programs: Iterable[Program[Any]], poll: Callable[[], None] = lambda: None) -> list[Any]:
-    """Run programs side by side until all have returned.
-
-    Parameters
-    ----------
-    programs : iterable of Program
-        Generators that yield True when they got on and False when they wait.
-    poll : callable
-        Called between steps, at most every 20 ms; may raise to end the run.
-
-    Returns
-    -------
-    list
-        What the programs returned, in order.
-    """
-    running = dict(enumerate(programs))
-    results: dict[int, Any] = {}
-    waiting_since = 0.0
-    polled = float("-inf")
-    while running:
-        now = time.perf_counter()
-        if now - polled >= _POLL_SECONDS:
-            poll()
-            polled = now
-        got_on = False
-        for key, program in list(running.items()):
-            try:
-                got_on |= next(program)
-            except StopIteration as stop:
-                results[key] = stop.value
-                del running[key]
-                got_on = True
-        if got_on:
-            waiting_since = 0.0
-        else:
-            waiting_since = waiting_since or now
-            # a tenth of the time waited so far: short waits stay short, long ones cost no CPU
-            time.sleep(min(_LONGEST_PAUSE, max(_SHORTEST_PAUSE, 0.1 * (now - waiting_since))))
-    return [results[key] for key in sorted(results)]
-
-
-def together(*programs: Program[Any]) -> Program[None]:
-    """Run programs side by side inside one program; it gets on when any of them does."""
-    running = list(programs)
-    while running:
-        got_on = False
-        for program in list(running):
-            try:
-                got_on |= next(program)
-            except StopIteration:
-                running.remove(program)
-                got_on = True
-        yield got_on
 
 
 # ---------------------------------------------------------------- one process
@@ -504,7 +441,7 @@ class MpiComm:
         while not all([request.Test() for request in requests]):
             if time.monotonic() > deadline:
                 return False
-            time.sleep(_LONGEST_PAUSE)
+            time.sleep(_NAP_SECONDS)
         # Every rank is here and every result on disk: a library that cannot close ends all the same.
         watchdog = threading.Timer(seconds, os._exit, [Interrupted.exit_code])
         watchdog.daemon = True
@@ -523,150 +460,6 @@ class MpiComm:
         time.sleep(0.25)  # a launcher that ends a job drops what it has not read yet
         self._world.Abort(code)
         os._exit(code)  # MPICH's call may return before the launcher has ended this process
-
-
-def stop_if_told(comm: Communicator) -> None:
-    """Raise `Interrupted` when another rank is leaving.
-
-    Raises
-    ------
-    Interrupted
-    """
-    if comm.told():
-        raise Interrupted(
-            "stopped by another rank, which got a signal; complete folds are saved, run the same command again "
-            "to continue"
-        )
-
-
-class Left(SystemExit):
-    """All ranks have left together: MPI is closed, and what was to be said has been said."""
-
-
-LEAVING_SECONDS = 5.0
-"""So long the ranks wait for each other once they are told to stop; then the job is aborted."""
-
-
-@contextmanager
-def ending_job(comm: Communicator) -> Iterator[None]:
-    """End the whole job when something raises on this rank, so that the others never wait for it.
-
-    A single process just raises. After an `Interrupted` the ranks leave together: each tells the others,
-    waits for them, closes MPI and exits, without the launcher noticing anything but the exit code. Where
-    one does not come in time, and after any other error, the job is aborted.
-    """
-    try:
-        yield
-    except Left:
-        raise
-    except BaseException as error:
-        if comm.size == 1:
-            raise
-        if isinstance(error, Interrupted):
-            code = report_error(error) if comm.rank == 0 else error.exit_code
-            if comm.leave(LEAVING_SECONDS):
-                raise Left(code) from error
-            if comm.rank == 0:
-                comm.abort(code)
-                raise
-            # rank 0 has said it and ends the job, unless it is the one that does not come: then the next rank
-            time.sleep(0.5 + 0.5 * min(comm.rank, 8))
-        if comm.rank != 0 and not getattr(error, "__notes__", ()):
-            error.add_note(f"rank {comm.rank}")
-        code = report_error(error)
-        comm.abort(code)
-        raise
-
-
-def report_error(error: BaseException) -> int:
-    """Print an error as one line on standard error (a traceback if unexpected); return the exit code."""
-    notes = "".join(f" [{note}]" for note in getattr(error, "__notes__", ()))
-    if isinstance(error, FedandeError):
-        line, code = f"fedande: {error}{notes}", error.exit_code
-    elif isinstance(error, KeyboardInterrupt):
-        line, code = "fedande: interrupted; run the same command again to continue", Interrupted.exit_code
-    elif isinstance(error, UnicodeEncodeError):  # file names, since printing escapes what it cannot write
-        line = (
-            f"fedande: expected a name in the encoding of this locale ({error.encoding}), got "
-            f"{error.object!a}; set LC_ALL=C.UTF-8 or PYTHONUTF8=1{notes}"
-        )
-        code = 1
-    elif isinstance(error, MemoryError):
-        line, code = f"fedande: out of memory{notes}: fewer ranks per machine or a smaller block_mib help", 1
-    else:
-        traceback.print_exception(error, file=sys.stderr)
-        line, code = f"fedande: unexpected {type(error).__name__}: {error}{notes}", 70
-    print(line.replace("\n", " "), file=sys.stderr, flush=True)
-    return code
-
-
-LAUNCHERS = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
-"""Where a launcher says how many ranks it started, in order of precedence."""
-
-
-def launched_size(environ: Mapping[str, str]) -> tuple[str, int] | None:
-    """Return the variable that says how many ranks were started, and the number; None without a launcher."""
-    for name in LAUNCHERS:
-        text = environ.get(name, "")
-        if text.isdigit() and int(text) > 0:
-            return name, int(text)
-    return None
-
-
-def check_launch(size: int, environ: Mapping[str, str], *, allow_singleton: bool = False) -> None:
-    """Refuse a world that is smaller than what the launcher started.
-
-    Parameters
-    ----------
-    size : int
-        Size of the world this process sees.
-    environ : mapping
-        Environment variables.
-    allow_singleton : bool
-        Let separate single-rank runs through.
-
-    Raises
-    ------
-    FederationError
-        When the launcher's number differs, with what to do.
-    """
-    launched = launched_size(environ)
-    if allow_singleton or launched is None or launched[1] == size:
-        return
-    name, expected = launched
-    raise FederationError(
-        f"expected a world of {expected} ranks ({name}={expected}), got {size}: launcher and MPI library do "
-        "not belong together, and every process would run the whole job; start it with the mpiexec of the "
-        "MPI library that mpi4py loads, or with srun --mpi=pmi2 (or --mpi=pmix); --allow-singleton runs it "
-        "all the same"
-    )
-
-
-def check_library(version: str, environ: Mapping[str, str]) -> None:
-    """Refuse Open MPI's launcher for ranks of another MPI, which would die in their first call without a hint.
-
-    Parameters
-    ----------
-    version : str
-        What the library says of itself.
-    environ : mapping
-        Environment variables.
-
-    Raises
-    ------
-    FederationError
-        With what to do.
-    """
-    size = environ.get("OMPI_COMM_WORLD_SIZE")
-    if size is None or "Open MPI" in version:
-        return
-    found = " ".join(version.replace("Version:", "").split()[:2])
-    raise FederationError(
-        f"expected Open MPI for {size} ranks (OMPI_COMM_WORLD_SIZE={size}) that its mpiexec started, got {found}: "
-        "launcher and MPI library do not belong together; start it with the mpiexec of the MPI library that "
-        "mpi4py loads (with fedande-mpi[mpich]: the one beside this Python), or with srun --mpi=pmi2 (or "
-        "--mpi=pmix)"
-    )
 
 
 def _load_mpi() -> Any:

@@ -18,11 +18,12 @@ from fedande_mpi import aggregation, cll, evaluation, jit, local
 from fedande_mpi.balance import Balance
 from fedande_mpi.cell import Cell
 from fedande_mpi.cellfile import CellFile, signature
-from fedande_mpi.comm import Communicator, SerialComm, ending_job, stop_if_told
+from fedande_mpi.comm import Communicator, SerialComm
 from fedande_mpi.config import Experiment
 from fedande_mpi.datasets import Dataset
 from fedande_mpi.federation import UnitResult, run_unit
 from fedande_mpi.jobs import Job, Library, make_unit, prepare, share_first
+from fedande_mpi.leaving import ending_job, stop_if_told
 from fedande_mpi.planning import (
     MIB,
     arrange_unit,

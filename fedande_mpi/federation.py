@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 
 from fedande_mpi import evaluation
 from fedande_mpi.arrangement import Arrangement
-from fedande_mpi.comm import Communicator, Program, drive
+from fedande_mpi.comm import Communicator
 from fedande_mpi.host import Host
+from fedande_mpi.programs import Program, drive
 from fedande_mpi.server import Server
 from fedande_mpi.unit import Unit, Where
 
@@ -113,7 +114,8 @@ def _run_unit(
     if grid.host is not None and grid.host_link is not None and grid.group_link is not None:
         host = Host(unit, arrangement, *grid.host, where)
         programs.append(host.run(grid.host_link, grid.group_link))
-    drive(programs, poll)
+    # a host waits for the slowest of the others: that is hard to foresee, and the next may wait for it
+    drive(programs, poll, rests=comm.rank == 0)
     (summaries,) = drive([comm.collect(host.summary() if host is not None else None)], poll)
     if comm.rank != 0:
         return None

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from fedande_mpi import aggregation, evaluation, lbfgs, local, touched
 from fedande_mpi.arrangement import Arrangement, batches, row_pieces
-from fedande_mpi.comm import Link, Program, together
+from fedande_mpi.comm import Link
+from fedande_mpi.programs import Program, together
 from fedande_mpi.release import pooled_release
 from fedande_mpi.unit import Clock, Unit, Where
 

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from fedande_mpi import aggregation
 from fedande_mpi.arrangement import Arrangement, row_pieces
-from fedande_mpi.comm import Link, Program
+from fedande_mpi.comm import Link
+from fedande_mpi.programs import Program
 from fedande_mpi.unit import Clock, Unit, Where
 
 FloatArray = NDArray[np.float64]
@@ -78,34 +79,35 @@ class Server:
         factors, divisor = aggregation.client_factors(solver.aggregation, unit.n_rows)
         # used round after round: fresh memory costs as much as what is done with it
         rows = np.empty((sum(row_pieces(counts, weights.size)[0][0]), weights.size))
+        sums = np.empty(weights.size, dtype=np.int64)
         if self.first_broadcast is None:
             self.first_broadcast = self._stamp()
         yield from link.broadcast(weights)
         for round_number in range(1, solver.rounds + 1):
-            weights = yield from self._average(
-                link, counts, bounds, factors, divisor, round_number, sets, rows
-            )
+            sums.fill(0)
+            exponents = yield from self._add_up(link, counts, bounds, factors, round_number, sets, rows, sums)
+            with self.clock("aggregate", round_number):
+                aggregation.mean_of_sums(sums, bounds, exponents, divisor, weights)
             self.last_gather = self._stamp()
             self.got_on(float(bounds[-1]) / self.all_weights / solver.rounds)
             yield from link.broadcast(weights)
         if self.keep_weights:
             self._keep(at, bounds, weights[None])
 
-    def _average(
+    def _add_up(
         self,
         link: Link,
         counts: list[int],
         bounds: IntArray,
         factors: FloatArray,
-        divisor: float,
         round_number: int,
         sets: IntArray,
         rows: FloatArray,
-    ) -> Program[FloatArray]:
-        """Receive the clients' rows, or their sum, and return the mean."""
+        sums: IntArray,
+    ) -> Program[IntArray]:
+        """Receive the clients' rows, or their sum, into `sums`; return the scale of each set."""
         self.where.round = round_number
         width = int(bounds[-1])
-        sums = np.zeros(width, dtype=np.int64)
         if self.unit.cell.transport == "reduce":
             top = np.zeros(bounds.size - 1)
             yield from link.maximum(top)
@@ -126,5 +128,4 @@ class Server:
                 yield from link.gather(None, here, some, ready=True)
                 with self.clock("aggregate", round_number):
                     aggregation.add_terms(here, factors[clients], bounds, exponents, sums)
-        with self.clock("aggregate", round_number):
-            return aggregation.mean_of_sums(sums, bounds, exponents, divisor)
+        return exponents

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedande_mpi import ande, evaluation
 from fedande_mpi.cell import Cell
-from fedande_mpi.comm import Program
+from fedande_mpi.programs import Program
 
 IntArray = NDArray[np.int64]
 

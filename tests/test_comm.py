@@ -1,4 +1,4 @@
-"""Programs of ranks, links within one process, launchers, and how an error ends a job."""
+"""Links within one process, who joins which job, and how messages are cut."""
 
 from __future__ import annotations
 
@@ -11,108 +11,9 @@ import numpy as np
 import pytest
 
 from fedande_mpi import comm
-from fedande_mpi.comm import (
-    Left,
-    Program,
-    SerialComm,
-    check_launch,
-    check_library,
-    connect,
-    drive,
-    ending_job,
-    stop_if_told,
-    together,
-)
-from fedande_mpi.errors import ConfigError, FederationError, Interrupted
-
-# --- programs ----------------------------------------------------------------------------------------------
-
-
-def program(steps: list[bool], result: Any = None) -> Program[Any]:
-    """Yield these steps, then return a result."""
-    yield from steps
-    return result
-
-
-@pytest.fixture
-def naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Record the pauses of `drive` instead of taking them."""
-    taken: list[float] = []
-    monkeypatch.setattr(comm.time, "sleep", taken.append)
-    return taken
-
-
-def test_drive_returns_the_results_in_the_order_of_the_programs(naps: list[float]) -> None:
-    assert drive([program([True] * 3, "slow"), program([], "quick"), program([False], None)]) == [
-        "slow",
-        "quick",
-        None,
-    ]
-
-
-@pytest.mark.parametrize(
-    ("programs", "expected"),
-    [
-        ([[True, True]], 0),
-        ([[False, True, False]], 2),
-        ([[False, False], [True, True]], 0),
-        ([[False, True], [True, False]], 0),
-        ([[False, False, True], [False, True, False]], 1),
-    ],
-)
-def test_drive_sleeps_only_when_all_wait(
-    naps: list[float], programs: list[list[bool]], expected: int
-) -> None:
-    drive([program(steps) for steps in programs])
-    assert len(naps) == expected
-
-
-def test_pauses_grow_with_the_wait_to_a_millisecond_and_begin_short_again(
-    naps: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ticks = iter(np.arange(0.0, 1.0, 0.004))
-    monkeypatch.setattr(comm.time, "perf_counter", lambda: float(next(ticks)) + 1.0)
-    drive([program([False] * 6 + [True] + [False])])
-    first, *rest = naps[:6]
-    assert first == naps[6] < 1e-4  # after getting on, short again
-    assert rest == sorted(rest)
-    assert max(naps) == 1e-3
-
-
-def test_drive_polls_between_steps_and_what_poll_raises_ends_it(naps: list[float]) -> None:
-    taken: list[int] = []
-
-    def endless() -> Program[None]:
-        while True:
-            taken.append(1)
-            yield True
-
-    def poll() -> None:
-        if len(taken) >= 3:
-            raise Interrupted("enough")
-
-    with pytest.raises(Interrupted):
-        drive([endless()], poll)
-    assert len(taken) >= 3
-
-
-def test_together_gets_on_when_any_program_does() -> None:
-    steps = list(together(program([False, False]), program([True, False, False])))
-    # every end counts as getting on
-    assert steps == [True, False, True, True]
-
-
-def test_together_waits_for_the_slowest(naps: list[float]) -> None:
-    done: list[str] = []
-
-    def named(name: str, steps: int) -> Program[None]:
-        for _ in range(steps):
-            yield False
-        done.append(name)
-
-    drive([together(named("slow", 4), named("quick", 1))])
-    assert done == ["quick", "slow"]
-
+from fedande_mpi.comm import SerialComm, connect
+from fedande_mpi.errors import FederationError
+from fedande_mpi.programs import Program, drive
 
 # --- one process -------------------------------------------------------------------------------------------
 
@@ -192,46 +93,10 @@ def test_an_abort_of_one_process_exits_with_the_code() -> None:
     assert (done.returncode, done.stdout) == (75, "last words\n")
 
 
-# --- launchers (case 15) -----------------------------------------------------------------------------------
+# --- connecting -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"])
-def test_case_15_a_world_of_one_among_four_is_refused_with_the_hint(name: str) -> None:
-    with pytest.raises(FederationError, match=rf"of 4 ranks \({name}=4\), got 1.*srun --mpi=pmi2"):
-        check_launch(1, {name: "4"})
-
-
-def test_case_15_allow_singleton_overrides() -> None:
-    check_launch(1, {"PMI_SIZE": "4"}, allow_singleton=True)
-
-
-def test_case_15_slurm_ntasks_alone_never_refuses() -> None:
-    environ = {"SLURM_NTASKS": "4", "SLURM_JOB_ID": "1"}
-    check_launch(1, environ)
-    assert isinstance(connect(environ), SerialComm)
-
-
-@pytest.mark.parametrize(
-    ("environ", "expected"),
-    [
-        ({}, None),
-        ({"PMI_SIZE": ""}, None),
-        ({"PMI_SIZE": "many", "SLURM_STEP_NUM_TASKS": "2"}, ("SLURM_STEP_NUM_TASKS", 2)),
-        ({"SLURM_STEP_NUM_TASKS": "1", "OMPI_COMM_WORLD_SIZE": "3"}, ("OMPI_COMM_WORLD_SIZE", 3)),
-        ({"OMPI_COMM_WORLD_SIZE": "3", "PMI_SIZE": "2"}, ("PMI_SIZE", 2)),
-    ],
-)
-def test_the_first_launcher_that_says_a_number_decides(
-    environ: dict[str, str], expected: tuple[str, int] | None
-) -> None:
-    assert comm.launched_size(environ) == expected
-
-
-def test_the_expected_number_of_ranks_passes() -> None:
-    check_launch(4, {"PMI_SIZE": "4"})
-
-
-@pytest.mark.parametrize("environ", [{}, {"PMI_SIZE": "1"}])
+@pytest.mark.parametrize("environ", [{}, {"PMI_SIZE": "1"}, {"SLURM_NTASKS": "4", "SLURM_JOB_ID": "1"}])
 def test_a_single_rank_loads_no_mpi_library(environ: dict[str, str]) -> None:
     text = (
         "import sys; from fedande_mpi.comm import connect\n"
@@ -252,22 +117,6 @@ def test_several_ranks_without_an_mpi_library_are_refused_with_the_extra_to_inst
     ):
         connect({"PMI_SIZE": "2"})
     assert isinstance(connect({"PMI_SIZE": "2"}, allow_singleton=True), SerialComm)
-
-
-@pytest.mark.parametrize(
-    "version", ["MPICH Version:      5.0.2\nMPICH Release date: x", "Intel(R) MPI Library 2021"]
-)
-def test_open_mpis_launcher_for_another_library_is_refused(version: str) -> None:
-    with pytest.raises(
-        FederationError, match=r"expected Open MPI for 3 ranks .* got (MPICH 5\.0\.2|Intel\(R\) MPI):"
-    ):
-        check_library(version, {"OMPI_COMM_WORLD_SIZE": "3"})
-
-
-def test_a_launcher_that_may_belong_to_the_library_passes() -> None:
-    check_library("Open MPI v4.1.4", {"OMPI_COMM_WORLD_SIZE": "3"})
-    check_library("Open MPI v4.1.4", {"PMI_SIZE": "3"})  # srun --mpi=pmi2 may know it
-    check_library("MPICH Version: 5.0.2", {"PMI_SIZE": "3"})
 
 
 # --- messages are cut alike --------------------------------------------------------------------------------
@@ -327,129 +176,3 @@ def test_case_17_a_gather_is_cut_alike_on_all_ranks(
             assert world.calls[at].size == sizes[host]
             target.reshape(-1)[starts[host] : starts[host] + sizes[host]] = world.calls[at]
     assert out.tolist() == np.concatenate(rows).tolist()
-
-
-# --- errors ------------------------------------------------------------------------------------------------
-
-
-class FakeComm(SerialComm):
-    """Two ranks of which this is one; records how the job was ended."""
-
-    size = 2
-
-    def __init__(self, rank: int) -> None:
-        self.rank = rank
-        self.codes: list[int] = []
-
-    def abort(self, code: int) -> None:
-        self.codes.append(code)
-
-
-@pytest.fixture(autouse=True)
-def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comm.time, "sleep", lambda seconds: None)
-
-
-@pytest.mark.parametrize(
-    ("error", "code", "message"),
-    [
-        (ConfigError("expected this, got that"), 1, "fedande: expected this, got that"),
-        (Interrupted("stopped by SIGTERM"), 75, "fedande: stopped by SIGTERM"),
-        (KeyboardInterrupt(), 75, "fedande: interrupted; run the same command again"),
-        (MemoryError(), 1, "fedande: out of memory"),
-        (RuntimeError("odd"), 70, "fedande: unexpected RuntimeError: odd"),
-    ],
-)
-def test_an_error_ends_the_job_with_one_line_and_its_code(
-    capsys: pytest.CaptureFixture[str], error: BaseException, code: int, message: str
-) -> None:
-    fake = FakeComm(rank=0)
-    with pytest.raises(type(error)), ending_job(fake):
-        raise error
-    assert fake.codes == [code]
-    printed = capsys.readouterr().err.splitlines()
-    assert printed[-1].startswith(message)
-    assert (len(printed) == 1) == (code != 70)  # a traceback only for what nobody expects
-
-
-def test_an_error_keeps_its_notes_on_its_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    error = FederationError("expected finite weights,\ngot NaN")
-    error.add_note("rank 2, client 3, parent set (1,), round 4")
-    with pytest.raises(FederationError), ending_job(FakeComm(rank=2)):
-        raise error
-    assert capsys.readouterr().err == (
-        "fedande: expected finite weights, got NaN [rank 2, client 3, parent set (1,), round 4]\n"
-    )
-
-
-def test_an_error_outside_a_unit_names_the_rank(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ConfigError), ending_job(FakeComm(rank=1)):
-        raise ConfigError("expected this")
-    assert capsys.readouterr().err == "fedande: expected this [rank 1]\n"
-
-
-def test_an_interruption_leaves_the_word_to_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
-    naps: list[float] = []
-    monkeypatch.setattr(comm.time, "sleep", naps.append)
-    for rank in (0, 1):
-        with pytest.raises(Interrupted), ending_job(FakeComm(rank)):
-            raise Interrupted("stopped")
-    assert len(naps) == 1
-
-
-def test_a_single_process_just_raises(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ConfigError), ending_job(SerialComm()):
-        raise ConfigError("expected this")
-    assert capsys.readouterr().err == ""
-
-
-def test_nothing_is_ended_without_an_error() -> None:
-    fake = FakeComm(rank=0)
-    with ending_job(fake):
-        pass
-    assert fake.codes == []
-
-
-# --- leaving -----------------------------------------------------------------------------------------------
-
-
-class Leaving(FakeComm):
-    """A rank whose others come, or do not."""
-
-    def __init__(self, rank: int, *, come: bool) -> None:
-        super().__init__(rank)
-        self.come = come
-
-    def leave(self, seconds: float) -> bool:
-        return self.come
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_case_20_ranks_that_leave_together_are_not_aborted_and_rank_0_says_it(
-    capsys: pytest.CaptureFixture[str], rank: int
-) -> None:
-    fake = Leaving(rank, come=True)
-    with pytest.raises(Left) as left, ending_job(fake), ending_job(fake):
-        raise Interrupted("stopped by SIGTERM")
-    assert left.value.code == 75
-    assert fake.codes == []
-    assert capsys.readouterr().err == ("fedande: stopped by SIGTERM\n" if rank == 0 else "")
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_that_does_not_come_has_the_job_aborted_with_75(
-    capsys: pytest.CaptureFixture[str], rank: int
-) -> None:
-    fake = Leaving(rank, come=False)
-    with pytest.raises(Interrupted), ending_job(fake):
-        raise Interrupted("stopped by SIGTERM")
-    assert fake.codes == [75]
-    assert len(capsys.readouterr().err.splitlines()) == 1
-
-
-def test_who_is_told_stops(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = FakeComm(rank=1)
-    stop_if_told(fake)
-    monkeypatch.setattr(fake, "told", lambda: True)
-    with pytest.raises(Interrupted, match="run the same command again to continue"):
-        stop_if_told(fake)

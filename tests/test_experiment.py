@@ -259,7 +259,7 @@ def stopped(directory: Path, keys: Keys, looks: int) -> bool:
 def test_case_20_interrupted_at_any_time_and_continued_gives_the_same_bytes(
     tmp_path: Path, after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedande_mpi.comm._POLL_SECONDS", 0.0)  # a look at every step
+    monkeypatch.setattr("fedande_mpi.programs._POLL_SECONDS", 0.0)  # a look at every step
     keys: Keys = {"methods": ["generative", "discriminative"], "n": [0, 1], "save": ["predictions"]}
     run(tmp_path / "whole", **keys)
     interruptions = 0

@@ -24,7 +24,7 @@ rounds = 3
 SLOW = """
 import time
 from pathlib import Path
-from fedande_mpi import comm, host
+from fedande_mpi import host, leaving
 steps = host.Host._steps
 def slow(self, *arguments, **options):
     for _ in range(20):
@@ -35,7 +35,7 @@ def slow(self, *arguments, **options):
         time.sleep(60)
     yield from steps(self, *arguments, **options)
 host.Host._steps = slow
-comm.LEAVING_SECONDS = LIMIT
+leaving.LEAVING_SECONDS = LIMIT
 """
 
 
