@@ -170,6 +170,9 @@ class Common:
         example=1,
     )
     block_mib: float = key(64.0, real(above=0), "memory for a block of parent sets, in MiB", changes=never)
+    checkpoint_minutes: float = key(
+        15.0, real(low=0), "minutes between checkpoints within a fold; 0 = none", changes=never
+    )
     allow_empty: bool = key(
         False, boolean(), "allow more clients than a fold has training rows", changes=never
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedande_mpi.celldata import CellData
+from fedande_mpi.checkpoint import progress_of
 from fedande_mpi.errors import ResultsError
 from fedande_mpi.merging import find_files
 from fedande_mpi.reservation import read_claim
@@ -127,6 +128,13 @@ def _leftovers(directory: Path, found: Checked) -> None:
         claim = read_claim(path)
         if claim is not None:
             found.notes.append(f"{path.stem}: claimed by {claim.holder or 'somebody'}")
+    for path in sorted(directory.rglob("*.checkpoint")):
+        done = progress_of(path)
+        found.notes.append(
+            f"{path.stem}: {done[0]} of {done[1]} parent sets are done in a checkpoint; run the same command again"
+            if done is not None
+            else f"{path}: a damaged checkpoint; the fold will be computed anew"
+        )
     temporaries = len(list(directory.rglob(".*.tmp")))
     if temporaries:
         found.notes.append(f"{directory}: {temporaries} temporary files of jobs that run or were killed")

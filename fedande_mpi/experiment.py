@@ -18,6 +18,7 @@ from fedande_mpi import aggregation, cll, evaluation, jit, local
 from fedande_mpi.balance import Balance
 from fedande_mpi.cell import Cell
 from fedande_mpi.cellfile import CellFile, signature
+from fedande_mpi.checkpoint import Checkpoint, checkpoint_path, checkpoints, remove_checkpoint
 from fedande_mpi.comm import Communicator, SerialComm
 from fedande_mpi.config import Experiment
 from fedande_mpi.datasets import Dataset
@@ -182,10 +183,10 @@ def _work(comm: Communicator, poll: Callable[[], None]) -> None:
         if kind == "data":
             dataset = content
         elif kind == "unit":
-            cell, repeat, fold = content
+            cell, repeat, fold, done = content
             assert dataset is not None
             unit, _ = make_unit(cell, dataset, repeat, fold)
-            run_unit(comm, unit, arrange_unit(unit, comm.size), poll)
+            run_unit(comm, unit, arrange_unit(unit, comm.size, done), poll)
         elif kind == "stop":
             comm.barrier(lambda: stop_if_told(comm))
             return
@@ -261,6 +262,9 @@ class Runner:
             progress.note(f"{cell}: its file was damaged; set aside as {file.aside}, computing it anew")
         # another job may have done some since this one looked
         units = [unit for unit in job.units if not file.cell.is_complete(*unit)]
+        for unit, path in checkpoints(self.output, job.info.name):
+            if file.cell.is_complete(*unit) or unit in (job.units if overwrite else ()):
+                remove_checkpoint(path)  # killed before it could, or to be computed again
         progress.advance(job.plan.seconds * (len(job.units) - len(units)))
         if not units:
             return
@@ -275,6 +279,25 @@ class Runner:
             if not file.cell.is_complete(repeat, fold):
                 self._unit(job, dataset, file, held, repeat, fold)
 
+    def _checkpoint(self, job: Job, unit: Unit) -> Checkpoint:
+        """Look for a checkpoint of a unit, and say what becomes of it."""
+        name = f"{job.cell} repeat {unit.repeat} fold {unit.fold}"
+        checkpoint = Checkpoint(
+            checkpoint_path(self.output, job.info.name, unit.repeat, unit.fold),
+            unit,
+            {"config_sha256": job.info.config_sha256, "versions": versions()},
+        )
+        if checkpoint.problem:
+            self.progress.note(
+                f"{name}: its checkpoint was not used: {checkpoint.problem}; computing it anew"
+            )
+        elif checkpoint.partial is not None:
+            done = checkpoint.partial.done
+            self.progress.note(
+                f"{name}: goes on from a checkpoint, {done.sum()} of {done.size} parent sets done"
+            )
+        return checkpoint
+
     def _unit(
         self, job: Job, dataset: Dataset, file: CellFile, held: Reservation, repeat: int, fold: int
     ) -> None:
@@ -282,27 +305,34 @@ class Runner:
         progress.unit(f"{cell} repeat {repeat} fold {fold}")
         started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         begin = time.perf_counter()
-        comm.share(("unit", (cell, repeat, fold)), self.poll)
         unit, test_fold = make_unit(cell, dataset, repeat, fold)
-        arrangement = arrange_unit(unit, comm.size)
-        done = 0.0
+        checkpoint = self._checkpoint(job, unit)
+        before = checkpoint.partial
+        done = None if before is None else before.done
+        comm.share(("unit", (cell, repeat, fold, done)), self.poll)
+        arrangement = arrange_unit(unit, comm.size, done)
+        computed = 0.0
 
         def got_on(share: float) -> None:
-            nonlocal done
-            done += share
+            nonlocal computed
+            computed += share
             progress.advance(share * job.plan.seconds)
+
+        if before is not None:
+            got_on(float(before.done.mean()))
+        earlier = 0.0 if before is None else before.seconds
 
         def look() -> None:
             self.poll()
             held.beat()
             progress.advance(0.0)
 
-        result = run_unit(comm, unit, arrangement, look, got_on)
+        result = run_unit(comm, unit, arrangement, look, got_on, checkpoint)
         assert result is not None
         values = dict(_values(unit, result))
         seconds = time.perf_counter() - begin
         values["/folds/test_fold"] = test_fold
-        values["/timing/unit"] = seconds
+        values["/timing/unit"] = earlier + seconds
         values |= {
             "/provenance/mpi_size": comm.size,
             "/provenance/shards": arrangement.n_shards,
@@ -315,7 +345,8 @@ class Runner:
             write_sidecar(self.output, file.cell, repeat, fold, **_saved(unit, result))
         file.cell.record(repeat, fold, values)
         file.save()
-        progress.advance(job.plan.seconds * max(0.0, 1.0 - done))
+        remove_checkpoint(checkpoint.path)
+        progress.advance(job.plan.seconds * max(0.0, 1.0 - computed))
         progress.log(_report(unit, result, seconds))
         self.balance.add(
             result.hosts,

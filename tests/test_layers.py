@@ -18,8 +18,8 @@ errors
 programs launching comm leaving jit progress
 known table columns synthetic games arff_source csv_source openml_source registry datasets partition ande
 keys cell config touched cll lbfgs local privacy evaluation
-aggregation arrangement unit release host server federation
-schema storage settings celldata results sidecar merging cellfile reservation validation checking formatpage
+aggregation arrangement unit release partial host server federation
+schema storage settings celldata results sidecar merging cellfile reservation checkpoint validation checking formatpage
 formatting conditions reporting analysis statistics selection comparison contrasts statements claims
 measured panels curves style drawing figures planning jobs balance experiment batch watching verify
 encoding centralised classifier
