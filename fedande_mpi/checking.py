@@ -77,7 +77,15 @@ def check(paths: Iterable[str | Path]) -> Checked:
     """
     found = Checked()
     given = [Path(path) for path in paths]
-    for path in find_files(given):
+    for directory in filter(Path.is_dir, given):
+        _leftovers(directory, found)
+    try:
+        files = find_files(given)
+    except ResultsError:
+        if not found.notes:
+            raise
+        files = []  # a first fold that is still computed, or was stopped
+    for path in files:
         problems = validate(path)
         found.problems += problems
         if problems:
@@ -90,8 +98,6 @@ def check(paths: Iterable[str | Path]) -> Checked:
             if missing:
                 found.missing[cell.info.name] = missing
             found.problems += _sidecars(cell)
-    for directory in filter(Path.is_dir, given):
-        _leftovers(directory, found)
     return found
 
 

@@ -193,6 +193,14 @@ def test_a_run_goes_on_and_tidies_up(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert check([tmp_path]).text().startswith("1 cells, 1 complete")
 
 
+def test_a_first_fold_that_was_stopped_can_be_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped_after(unit_of("every round"), checkpoint_path(tmp_path, "cell", 0, 0), 3, monkeypatch)
+    (found,) = check([tmp_path]).notes
+    assert found == "cell.r0.f0: 3 of 10 parent sets are done in a checkpoint; run the same command again"
+
+
 def test_checkpoints_are_found_by_the_name_of_their_cell(tmp_path: Path) -> None:
     for name, repeat, fold in (("a_C5", 0, 1), ("a_C5", 1, 0), ("a_C50", 0, 0)):
         checkpoint_path(tmp_path, name, repeat, fold).touch()
