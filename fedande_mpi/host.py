@@ -25,8 +25,9 @@ CALL_SECONDS = 0.25
 _SECONDS_PER_STEP = 4e-9
 _SECONDS_PER_SCORE = 2e-9
 _SECONDS_PER_COUNT = 3e-9
+_SECONDS_PER_WEIGHT = 1e-9
 """Rough cost per row, factor and class difference of an evaluation of the objective and of scoring; per row and
-factor of counting."""
+factor of counting; per weight and iteration of the optimiser."""
 
 
 @dataclass
@@ -281,7 +282,9 @@ class Host:
         per_evaluation = _SECONDS_PER_STEP * (block.layout.children.shape[1] + 1) * max(1, unit.n_classes - 1)
         pair_client = np.repeat(np.arange(len(self.members)), n_sets)
         pair_set = np.tile(np.arange(n_sets), len(self.members))
-        costs = np.repeat(rows, n_sets) * per_evaluation * 1.3 * min(max_iterations, 15_000) + 1e-5
+        iterations = min(max_iterations, 15_000)
+        per_pair = 1e-5 + _SECONDS_PER_WEIGHT * capacity * unit.n_classes * (4 + 2 * iterations)
+        costs = np.repeat(rows, n_sets) * per_evaluation * 1.3 * iterations + per_pair
         report = local.empty_report(len(self.members), n_sets)
         one_by_one = to_convergence or unit.cell.optimizer == "scipy"
         limit = 0.0 if one_by_one else CALL_SECONDS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -177,17 +178,24 @@ def _seconds(unit: Unit) -> float:
 def available_memory() -> int | None:
     """Return the bytes a new process may use on this machine, or None where nothing says so."""
     limits = []
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                limits.append(int(line.split()[1]) * 1024)
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
-        if limit.isdigit():
-            limits.append(int(limit) - used)
-    except (OSError, ValueError):
-        pass
+    with contextlib.suppress(OSError, KeyError, ValueError):
+        limits.append(_numbers(_MEMINFO)["MemAvailable:"] * 1024)
+    with contextlib.suppress(OSError, KeyError, ValueError):
+        limit = int((_CGROUP / "memory.max").read_text())  # a ValueError for "max", no limit
+        used = int((_CGROUP / "memory.current").read_text())
+        # files that are cached count as used, but make room
+        limits.append(limit - used + _numbers(_CGROUP / "memory.stat")["inactive_file"])
     return min(limits, default=None)
+
+
+_MEMINFO = Path("/proc/meminfo")
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    """Read lines of a name and a number."""
+    fields = [line.split() for line in path.read_text().splitlines()]
+    return {name: int(number) for name, number, *_ in fields}
 
 
 def refuse_too_large(plans: Iterable[tuple[Cell, CellPlan]], hosts_here: int, available: int | None) -> None:

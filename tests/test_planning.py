@@ -180,6 +180,23 @@ def test_free_memory_is_a_number_of_bytes_where_it_is_known():
     assert free is None or free > 2**20
 
 
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [("max", 8192 * 1024), ("4000000", 4000000 - 3000000 + 500000), (None, 8192 * 1024)],
+)
+def test_the_memory_that_is_free_is_the_machines_or_the_control_groups(
+    tmp_path, monkeypatch, limit, expected
+):
+    (tmp_path / "meminfo").write_text("MemTotal:  16384 kB\nMemAvailable:   8192 kB\nHugePages_Total:  0\n")
+    if limit is not None:
+        (tmp_path / "memory.max").write_text(f"{limit}\n")
+        (tmp_path / "memory.current").write_text("3000000\n")
+        (tmp_path / "memory.stat").write_text("anon 2000000\ninactive_file 500000\n")
+    monkeypatch.setattr(planning, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(planning, "_CGROUP", tmp_path)
+    assert planning.available_memory() == expected
+
+
 @pytest.mark.parametrize("method", ["discriminative", "generative"])
 def test_rows_that_are_only_declared_are_planned_like_rows(method):
     values = {"n": 1, "method": method, "scope": "federated", "clients": 4}
