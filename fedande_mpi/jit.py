@@ -15,7 +15,16 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 _intrinsic = cast(Callable[[Callable[..., Any]], Callable[[Any], Any]], intrinsic)
 
-KERNEL_MODULES = ("jit.py", "touched.py", "cll.py", "lbfgs.py", "local.py", "evaluation.py", "aggregation.py")
+KERNEL_MODULES = (
+    "jit.py",
+    "magnitudes.py",
+    "touched.py",
+    "cll.py",
+    "lbfgs.py",
+    "local.py",
+    "evaluation.py",
+    "aggregation.py",
+)
 """The modules with compiled loops; a change in one of them makes the cache of all stale."""
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fedande_mpi.cll import Problem, objective
 from fedande_mpi.jit import compiled, inlined, reducing
+from fedande_mpi.magnitudes import largest_magnitude
 
 MEMORY = 10
 FTOL = 2.220446049250313e-09
@@ -85,14 +86,6 @@ def _dot(a: NDArray[np.float64], b: NDArray[np.float64], n: int) -> float:
     for i in range(n):
         total += a[i] * b[i]
     return total
-
-
-@reducing
-def _largest(a: NDArray[np.float64], n: int) -> float:
-    top = 0.0
-    for i in range(n):
-        top = max(top, abs(a[i]))
-    return top
 
 
 @compiled
@@ -169,7 +162,7 @@ def advance(problem: Problem, state: State, max_iterations: int, until: int) -> 
             if counters[ITERATIONS] >= max_iterations:
                 counters[STATUS] = STEP_LIMIT
                 return
-        if _largest(g, n) <= GTOL:
+        if largest_magnitude(g[:n]) <= GTOL:
             counters[STATUS] = GRADIENT_SMALL
             return
         if searching:
