@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from fedande_mpi.errors import ResultsError
 from fedande_mpi.evaluation import Sums
 from fedande_mpi.partial import Partial, empty_partial
 from fedande_mpi.storage import check_still_there, write_file
@@ -68,6 +69,8 @@ class Checkpoint:
     unit : Unit
     identity : mapping
         What has to be the same for going on from it: the cell's digest, the versions of what computes.
+    note : callable
+        Told what the user should know.
     clock : callable
         Seconds.
 
@@ -80,9 +83,15 @@ class Checkpoint:
     """
 
     def __init__(
-        self, path: Path, unit: Unit, identity: dict[str, Any], clock: Callable[[], float] = time.monotonic
+        self,
+        path: Path,
+        unit: Unit,
+        identity: dict[str, Any],
+        note: Callable[[str], None] = lambda line: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.path, self.problem = path, ""
+        self._note = note
         self._identity = json.dumps(identity, sort_keys=True)
         self._clock = clock
         self._begin = self._kept = clock()
@@ -95,12 +104,12 @@ class Checkpoint:
         return self._every > 0.0 and self._clock() - self._kept >= self._every
 
     def keep(self, partial: Partial) -> None:
-        """Write one.
+        """Write one; where that fails, say so and go on with an earlier one, which is intact.
 
         Raises
         ------
         ResultsError
-            If it cannot be written; an earlier one is intact.
+            If the directory of results has vanished.
         """
         check_still_there(self.path.parent)
         partial.seconds = self._before + self._clock() - self._begin
@@ -109,7 +118,10 @@ class Checkpoint:
         def write(stream: BinaryIO) -> None:
             np.savez(stream, **arrays)  # type: ignore[arg-type]
 
-        write_file(self.path, write)
+        try:
+            write_file(self.path, write)
+        except ResultsError as error:  # results are smaller, and may find room
+            self._note(f"no checkpoint this time: {error}")
         self._kept = self._clock()
 
     def _read(self, unit: Unit) -> Partial | None:

@@ -286,6 +286,7 @@ class Runner:
             checkpoint_path(self.output, job.info.name, unit.repeat, unit.fold),
             unit,
             {"config_sha256": job.info.config_sha256, "versions": versions()},
+            self.progress.note,
         )
         if checkpoint.problem:
             self.progress.note(

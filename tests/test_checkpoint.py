@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +152,26 @@ def test_a_checkpoint_of_something_else_is_not_taken_up(
     shape = Checkpoint(path, unit_of("hybrid"), IDENTITY)
     assert shape.partial is None
     assert "damaged (expected" in shape.problem
+
+
+def test_a_checkpoint_that_does_not_fit_on_the_disk_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    path, unit = tmp_path / "unit.checkpoint", unit_of("every round")
+    stopped_after(unit, path, 2, monkeypatch)
+    before, notes = path.read_bytes(), []
+    keeper = Checkpoint(path, unit, IDENTITY, note=notes.append)
+    assert keeper.partial is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        keeper.keep(keeper.partial)
+    (note,) = notes
+    assert note.startswith(f"no checkpoint this time: {path}: cannot be written (No space left on device)")
+    assert path.read_bytes() == before
+    assert [found.name for found in tmp_path.iterdir()] == [path.name]
 
 
 def test_a_run_goes_on_and_tidies_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
