@@ -25,6 +25,9 @@ TIME = "2:00:00"
 _MARGIN = 1.5
 """Estimates of time and memory are taken so many times: a plan is an order of size."""
 
+_CHECKPOINTS = 8
+"""Checkpoints within the time limit, where a fold may not end within it."""
+
 _LIMIT = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 
 
@@ -142,6 +145,11 @@ def request(
     planned = [job.plan for job in prepare(experiment, output, ranks, library) if job.units]
     largest = max((max(plan.server_bytes, plan.host_bytes) for plan in planned), default=256 * MIB)
     words = [shlex.quote(word) for word in options]
+    if longest / max(1, ranks - 1) * _MARGIN > limit and not any(
+        "checkpoint_minutes" in word for word in options
+    ):
+        # several within the limit, which a restart goes on from
+        words += ["--set", f"checkpoint_minutes={limit / 60 / _CHECKPOINTS:.3g}"]
     return Request(
         name=re.sub(r"[^\w.-]+", "-", experiment.name),
         experiment=shlex.quote(path),
@@ -168,7 +176,9 @@ def _remarks(
         f"rank{'s' * (ranks > 1)}; the longest fold takes {longest / hosts:,.0f} s.",
     ]
     if longest / hosts * _MARGIN > limit:
-        lines.append("A fold may not end within the time limit: raise --time or --ranks.")
+        lines.append(
+            "A fold may not end within the time limit: it goes on from a checkpoint after each requeue."
+        )
     elif max(loads) / hosts * _MARGIN > limit:
         lines.append("That is more than the time limit: the tasks requeue themselves until all is done.")
     return tuple(lines)

@@ -2,17 +2,19 @@
 
 One file beside the cell, ``<cell>.r<repeat>.f<fold>.checkpoint``, written whole every ``checkpoint_minutes`` and
 removed when the fold is complete. It is a NumPy archive (whose checksums tell a damaged one) and nobody's
-result: one of other versions, or that cannot be read, is left out and the fold computed anew.
+result: one of other sources, versions or processors, or that cannot be read, is left out and the fold computed
+anew.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import re
 import time
-import zipfile
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -25,7 +27,10 @@ from fedande_mpi.partial import Partial, empty_partial
 from fedande_mpi.storage import check_still_there, write_file
 from fedande_mpi.unit import Unit
 
-_SUFFIX = re.compile(r"\.r(\d+)\.f(\d+)\.checkpoint")
+FORMAT = 1
+"""Version of the arrays in a checkpoint."""
+
+_NAME = re.compile(r"(.+)\.r(\d+)\.f(\d+)\.checkpoint")
 
 
 def checkpoint_path(directory: Path, name: str, repeat: int, fold: int) -> Path:
@@ -33,12 +38,11 @@ def checkpoint_path(directory: Path, name: str, repeat: int, fold: int) -> Path:
     return directory / f"{name}.r{repeat}.f{fold}.checkpoint"
 
 
-def checkpoints(directory: Path, name: str) -> Iterator[tuple[tuple[int, int], Path]]:
-    """Yield the units of a cell that have a checkpoint, and its path."""
+def checkpoints(directory: Path) -> Iterator[tuple[tuple[str, tuple[int, int]], Path]]:
+    """Yield the name of the cell and the (repeat, fold) of every checkpoint in a directory, and its path."""
     for path in sorted(directory.glob("*.checkpoint")):
-        found = _SUFFIX.fullmatch(path.name.removeprefix(name)) if path.name.startswith(name) else None
-        if found:
-            yield (int(found[1]), int(found[2])), path
+        if found := _NAME.fullmatch(path.name):
+            yield (found[1], (int(found[2]), int(found[3]))), path
 
 
 def remove_checkpoint(path: Path) -> None:
@@ -53,11 +57,19 @@ def progress_of(path: Path) -> tuple[int, int] | None:
         with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
             done = archive["done"]
             return int(done.sum()), done.size
-    except _UNREADABLE:
+    except Exception:  # NumPy and zipfile raise whatever a damaged archive leads them to
         return None
 
 
-_UNREADABLE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zipfile.LargeZipFile)
+@cache
+def _program() -> dict[str, str]:
+    """Return what decides the last bits of a result: all sources of the package, the processor it is compiled for."""
+    from llvmlite import binding  # type: ignore[import-untyped]
+
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return {"sources": digest.hexdigest(), "processor": str(binding.get_host_cpu_name())}
 
 
 class Checkpoint:
@@ -68,9 +80,11 @@ class Checkpoint:
     path : Path
     unit : Unit
     identity : mapping
-        What has to be the same for going on from it: the cell's digest, the versions of what computes.
+        What has to be the same for going on from it, by name, beside the unit, the sources and the processor.
     note : callable
         Told what the user should know.
+    mine : callable
+        Whether the cell is still this job's; a job that lost it keeps its hands off.
     clock : callable
         Seconds.
 
@@ -88,11 +102,12 @@ class Checkpoint:
         unit: Unit,
         identity: dict[str, Any],
         note: Callable[[str], None] = lambda line: None,
+        mine: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.path, self.problem = path, ""
-        self._note = note
-        self._identity = json.dumps(identity, sort_keys=True)
+        self._note, self._mine = note, mine
+        self._identity = {"format": FORMAT, "repeat": unit.repeat, "fold": unit.fold, **identity}
         self._clock = clock
         self._begin = self._kept = clock()
         self._every = 60.0 * unit.cell.checkpoint_minutes
@@ -112,8 +127,10 @@ class Checkpoint:
             If the directory of results has vanished.
         """
         check_still_there(self.path.parent)
+        if not self._mine():
+            return
         partial.seconds = self._before + self._clock() - self._begin
-        arrays = _arrays(partial) | {"identity": np.array(self._identity)}
+        arrays = _arrays(partial) | {"identity": np.array(json.dumps(self._identity | _program()))}
 
         def write(stream: BinaryIO) -> None:
             np.savez(stream, **arrays)  # type: ignore[arg-type]
@@ -127,14 +144,16 @@ class Checkpoint:
     def _read(self, unit: Unit) -> Partial | None:
         try:
             with open(self.path, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
-                if str(archive["identity"]) != self._identity:
-                    self.problem = "it is of other versions of the program or its libraries"
+                theirs, mine = json.loads(str(archive["identity"])), self._identity | _program()
+                other = sorted(name for name in theirs | mine if theirs.get(name) != mine.get(name))
+                if other:
+                    self.problem = f"it is of other {', '.join(other)}"
                     return None
                 partial = _partial(dict(archive), unit)
         except FileNotFoundError:
             return None
-        except _UNREADABLE as error:
-            self.problem = f"it is damaged ({' '.join(str(error).split())})"
+        except Exception as error:  # NumPy and zipfile raise whatever a damaged archive leads them to
+            self.problem = f"it cannot be read ({' '.join(str(error).split()) or type(error).__name__})"
             return None
         if partial.done.all() or not partial.done.any():
             self.problem = "it says that all or none is done"

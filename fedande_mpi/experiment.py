@@ -17,7 +17,7 @@ import numpy as np
 from fedande_mpi import aggregation, cll, evaluation, jit, local
 from fedande_mpi.balance import Balance
 from fedande_mpi.cell import Cell
-from fedande_mpi.cellfile import CellFile, signature
+from fedande_mpi.cellfile import CellFile, signature, stored_cell
 from fedande_mpi.checkpoint import Checkpoint, checkpoint_path, checkpoints, remove_checkpoint
 from fedande_mpi.comm import Communicator, SerialComm
 from fedande_mpi.config import Experiment
@@ -136,6 +136,10 @@ def _serve(
             shown.note(f"{len(complete)} of {len(jobs)} cells are complete")
         for job in complete if len(complete) <= _LISTED else ():
             shown.note(f"{job.cell}: complete")
+        infos = {job.info.name: job.info for job in complete}
+        for (name, unit), path in checkpoints(output):
+            if name in infos and stored_cell(output, infos[name]).is_complete(*unit):
+                remove_checkpoint(path)  # killed before it could
         runner = Runner(comm, library, output, shown, poll)
         runner.run([job for job in share_first(jobs, share) if job.units], overwrite=overwrite)
         for line in runner.balance.lines():
@@ -262,8 +266,8 @@ class Runner:
             progress.note(f"{cell}: its file was damaged; set aside as {file.aside}, computing it anew")
         # another job may have done some since this one looked
         units = [unit for unit in job.units if not file.cell.is_complete(*unit)]
-        for unit, path in checkpoints(self.output, job.info.name):
-            if file.cell.is_complete(*unit) or unit in (job.units if overwrite else ()):
+        for (name, unit), path in checkpoints(self.output):
+            if name == job.info.name and (file.cell.is_complete(*unit) or (overwrite and unit in job.units)):
                 remove_checkpoint(path)  # killed before it could, or to be computed again
         progress.advance(job.plan.seconds * (len(job.units) - len(units)))
         if not units:
@@ -279,7 +283,7 @@ class Runner:
             if not file.cell.is_complete(repeat, fold):
                 self._unit(job, dataset, file, held, repeat, fold)
 
-    def _checkpoint(self, job: Job, unit: Unit) -> Checkpoint:
+    def _checkpoint(self, job: Job, unit: Unit, held: Reservation) -> Checkpoint:
         """Look for a checkpoint of a unit, and say what becomes of it."""
         name = f"{job.cell} repeat {unit.repeat} fold {unit.fold}"
         checkpoint = Checkpoint(
@@ -287,6 +291,7 @@ class Runner:
             unit,
             {"config_sha256": job.info.config_sha256, "versions": versions()},
             self.progress.note,
+            lambda: not held.lost,
         )
         if checkpoint.problem:
             self.progress.note(
@@ -307,7 +312,7 @@ class Runner:
         started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         begin = time.perf_counter()
         unit, test_fold = make_unit(cell, dataset, repeat, fold)
-        checkpoint = self._checkpoint(job, unit)
+        checkpoint = self._checkpoint(job, unit, held)
         before = checkpoint.partial
         done = None if before is None else before.done
         comm.share(("unit", (cell, repeat, fold, done)), self.poll)
@@ -320,7 +325,9 @@ class Runner:
             progress.advance(share * job.plan.seconds)
 
         if before is not None:
-            got_on(float(before.done.mean()))
+            widths = np.diff(unit.bounds(unit.sets, unit.granularity))
+            got_on(float(widths[before.done].sum() / widths.sum()))
+        inherited = computed
         earlier = 0.0 if before is None else before.seconds
 
         def look() -> None:
@@ -346,9 +353,10 @@ class Runner:
             write_sidecar(self.output, file.cell, repeat, fold, **_saved(unit, result))
         file.cell.record(repeat, fold, values)
         file.save()
-        remove_checkpoint(checkpoint.path)
+        if not held.lost:
+            remove_checkpoint(checkpoint.path)
         progress.advance(job.plan.seconds * max(0.0, 1.0 - computed))
-        progress.log(_report(unit, result, seconds))
+        progress.log(_report(unit, result, seconds, 1.0 - inherited))
         self.balance.add(
             result.hosts,
             float(np.nansum(result.seconds["aggregate"])),
@@ -357,17 +365,17 @@ class Runner:
         )
 
 
-def _report(unit: Unit, result: UnitResult, seconds: float) -> str:
-    """Return a unit's line in the log: how long it took, rates, and how good it is."""
+def _report(unit: Unit, result: UnitResult, seconds: float, share: float) -> str:
+    """Return a unit's line in the log: how long its last `share` took, rates, and how good it is."""
     cell = unit.cell
     down, up = communication_bytes(unit)
     rounds = max(1, len(cell.rounds) - 1)
     parts = [f"{seconds:.1f} s"]
     if cell.in_rounds:
-        parts.append(f"{rounds / seconds:,.1f} rounds/s")
-    parts.append(f"{len(unit.sets) * cell.clients / seconds:,.0f} models/s")
+        parts.append(f"{share * rounds / seconds:,.1f} rounds/s")
+    parts.append(f"{share * len(unit.sets) * cell.clients / seconds:,.0f} models/s")
     if (total := float((down + up).sum())) > 0:
-        parts.append(f"{total / seconds / MIB:.1f} MiB/s between clients and server")
+        parts.append(f"{share * total / seconds / MIB:.1f} MiB/s between clients and server")
     accuracy = result.metrics[-1, evaluation.METRICS.index("accuracy")]
     if (scored := accuracy[~np.isnan(accuracy)]).size:
         parts.append(f"accuracy {scored.mean():.4f}")

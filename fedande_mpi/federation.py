@@ -1,6 +1,6 @@
 """One unit (a fold of a repeat) of one cell, on all ranks: counts, rounds, scores.
 
-The server and each host run a program (see `fedande_mpi.comm`) per shard of the parent sets. Within a shard
+The server and each host run a program (see `fedande_mpi.programs`) per shard of the parent sets. Within a shard
 the sets go in blocks and the rounds are the inner loop, so memory does not grow with |P|::
 
     server                                   host

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedande_mpi import aggregation, evaluation, lbfgs, local, touched
 from fedande_mpi.arrangement import Arrangement, batches, row_pieces
 from fedande_mpi.comm import Link
-from fedande_mpi.partial import scored_counts
+from fedande_mpi.partial import looks_back, scored_counts
 from fedande_mpi.programs import Program, together
 from fedande_mpi.release import pooled_release
 from fedande_mpi.unit import Clock, Unit, Where
@@ -90,8 +90,6 @@ class Host:
         unit = self.unit
         indices = self.arrangement.shards[self.shard]
         for number, block in enumerate(self.arrangement.blocks[self.shard]):
-            if unit.cell.checkpoint_minutes and number and not maxima_only:
-                yield from self._look_back(link)
             state = self._begin(indices[block])
             if unit.pools:
                 yield from self._pool(link, state)
@@ -101,9 +99,12 @@ class Host:
                 yield from self._rounds(link, state)
             else:
                 yield from self._converge(link, state)
+            if not maxima_only and looks_back(unit, self.arrangement, self.shard, number):
+                yield from self._look_back(link)
 
     def _look_back(self, link: Link) -> Program[None]:
         """Hand over what has been done since the last checkpoint, if the server asks for it."""
+        yield from self.clock.waiting(link.total(np.zeros(1, dtype=np.int64)), -1)
         wanted = np.zeros(1, dtype=np.int64)
         yield from self.clock.waiting(link.broadcast(wanted), -1)
         if not wanted[0]:

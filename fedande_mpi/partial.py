@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedande_mpi.arrangement import Arrangement
-from fedande_mpi.evaluation import Sums
+from fedande_mpi.evaluation import Sums, empty_sums
 from fedande_mpi.unit import Unit
 
 
@@ -54,14 +54,11 @@ def empty_reports(unit: Unit) -> list[NDArray[Any]]:
 
 def empty_partial(unit: Unit) -> Partial:
     """Return a unit of which nothing is done."""
-    m, o = unit.held_out.y.size, unit.n_classes
+    m = unit.held_out.y.size
     n_scored = 1 if unit.pools else unit.cell.clients
     return Partial(
         done=np.zeros(len(unit.sets), dtype=bool),
-        sums=[
-            Sums(np.zeros((n_scored, m, o), dtype=np.int64), np.zeros((n_scored, m, 2), dtype=np.int64))
-            for _ in unit.evaluated
-        ],
+        sums=[empty_sums(n_scored, m, unit.n_classes) for _ in unit.evaluated],
         top=np.full((n_scored, m if unit.cell.combine == "joint" else 0), -np.inf),
         reports=empty_reports(unit),
     )
@@ -72,6 +69,16 @@ def scored_counts(unit: Unit, arrangement: Arrangement) -> list[int]:
     if unit.pools:
         return [int(group == 0) for group in range(arrangement.n_groups)]
     return arrangement.counts
+
+
+def looks_back(unit: Unit, arrangement: Arrangement, shard: int, block: int) -> bool:
+    """Say whether a shard may be asked for what it has done when it comes to the end of a block.
+
+    Not after the last block of the only shard: then the unit is complete.
+    """
+    return unit.cell.checkpoint_minutes > 0.0 and (
+        arrangement.n_shards > 1 or block < len(arrangement.blocks[shard]) - 1
+    )
 
 
 class Keeper(Protocol):
@@ -104,7 +111,7 @@ class Collection:
     """When the shards of a unit hand over what they have done since the last checkpoint.
 
     When one is due, each shard does so once, at the end of the block that it is in; with the last of them the
-    checkpoint is complete. Shards that have ended count as having done it.
+    checkpoint is complete. A shard that ends hands over once more, if there has been a checkpoint.
     """
 
     def __init__(self, unit: Unit, keeper: Keeper, n_shards: int) -> None:
@@ -112,14 +119,22 @@ class Collection:
         self.partial = keeper.partial
         self._outstanding: set[int] = set()
         self._running = set(range(n_shards))
+        # until then what is handed out is not to be changed
+        self._to_hand_out = set(range(n_shards)) if self.partial is not None else set()
 
-    def wants(self, shard: int) -> bool:
-        """Whether a shard that has come to the end of a block hands over."""
+    def wants(self, shard: int, *, last: bool) -> bool:
+        """Whether a shard that has come to the end of a block, its last one or not, hands over."""
+        if self._to_hand_out or (last and self._running == {shard}):
+            return False
         if not self._outstanding and self.keeper.due():
             self._outstanding = set(self._running)
-        return shard in self._outstanding
+        return shard in self._outstanding or (last and self.partial is not None)
 
-    def receive(self) -> Partial:
+    def handed_out(self, shard: int) -> None:
+        """Note that a shard has got what an earlier start has left."""
+        self._to_hand_out.discard(shard)
+
+    def whole(self) -> Partial:
         """Return what the shards' work is added to; made with the first checkpoint."""
         if self.partial is None:
             self.partial = empty_partial(self.unit)
@@ -137,5 +152,5 @@ class Collection:
     def _leave(self, shard: int) -> None:
         if shard in self._outstanding:
             self._outstanding.remove(shard)
-            if not self._outstanding and self.partial is not None and self._running:
+            if not self._outstanding and self.partial is not None and not self.partial.done.all():
                 self.keeper.keep(self.partial)

@@ -138,7 +138,8 @@ def plan_unit(unit: Unit, n_ranks: int) -> CellPlan:
     host = _RANK_BYTES + 2 * data + sums + max(blocks) * 8 * ((hosted if cell.weighted else 1) + 2)
     host += reports * hosted // (cell.clients * arrangement.n_shards)
     seconds = _seconds(unit)
-    if 0.0 < 60.0 * cell.checkpoint_minutes < seconds / max(1, n_ranks - 1):
+    # may there be a checkpoint? The estimate is an order of size
+    if 0.0 < 60.0 * cell.checkpoint_minutes < 10.0 * seconds / max(1, n_ranks - 1):
         # rank 0 holds all sums and what arrives of a round, a host what it has handed over
         everyone = sums // scored * (cell.clients if not unit.pools else 1)
         server += everyone + everyone // rounds_scored

@@ -242,6 +242,7 @@ def _create(path: Path, content: bytes) -> None:
         try:
             stream.write(content)
             stream.flush()
+            os.fsync(stream.fileno())
         except OSError:  # a full disk: an empty claim would keep others away
             path.unlink()
             raise

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedande_mpi import aggregation
 from fedande_mpi.arrangement import Arrangement, row_pieces
 from fedande_mpi.comm import Link
-from fedande_mpi.partial import Collection, Keeper, KeepsNothing, scored_counts
+from fedande_mpi.partial import Collection, Keeper, KeepsNothing, looks_back, scored_counts
 from fedande_mpi.programs import Program
 from fedande_mpi.unit import Clock, Unit, Where
 
@@ -49,14 +49,10 @@ class Server:
         resumed = arrangement.n_sets < len(unit.sets)
         if resumed:
             yield from self._hand_out(link, shard)
-        new: list[IntArray] = []
+        since: list[IntArray] = []
         for last_pass in (False, True) if unit.cell.combine == "joint" and not resumed else (True,):
-            for block in arrangement.blocks[shard]:
+            for number, block in enumerate(arrangement.blocks[shard]):
                 at = arrangement.shards[shard][block]
-                if unit.cell.checkpoint_minutes and new:
-                    yield from self._look_back(link, shard, new)
-                if last_pass:
-                    new.append(at)
                 sets = unit.sets[at]
                 if unit.pools:
                     yield from self._pool(link, sets)
@@ -67,21 +63,27 @@ class Server:
                     rows = np.empty((sum(counts), int(bounds[-1])))
                     yield from link.gather(None, rows, counts)
                     self._keep(at, bounds, rows)
-
+                if last_pass:
+                    since.append(at)
+                    if looks_back(unit, arrangement, shard, number):
+                        last = number == len(arrangement.blocks[shard]) - 1
+                        yield from self._look_back(link, shard, since, last=last)
         self.collection.ended(shard)
 
-    def _look_back(self, link: Link, shard: int, new: list[IntArray]) -> Program[None]:
+    def _look_back(self, link: Link, shard: int, since: list[IntArray], *, last: bool) -> Program[None]:
         """Ask the hosts for what they have done since the last checkpoint, if one is due."""
-        wanted = np.array([self.collection.wants(shard)], dtype=np.int64)
+        # every host says that it is done with the block: rank 0 may have had nothing to do with it until now
+        yield from link.total(np.zeros(1, dtype=np.int64))
+        wanted = np.array([self.collection.wants(shard, last=last)], dtype=np.int64)
         yield from link.broadcast(wanted)
         if wanted[0]:
-            yield from self._collect(link, np.concatenate(new))
+            yield from self._collect(link, np.concatenate(since))
             self.collection.handed_over(shard)
-            new.clear()
+            since.clear()
 
     def _collect(self, link: Link, at: IntArray) -> Program[None]:
         """Add what the hosts of a shard have done since they were last asked, which is the sets `at`."""
-        partial = self.collection.receive()
+        partial = self.collection.whole()
         scored = scored_counts(self.unit, self.arrangement)
         for sums in partial.sums:
             for whole in sums:
@@ -103,7 +105,7 @@ class Server:
 
     def _hand_out(self, link: Link, shard: int) -> Program[None]:
         """Give the hosts what an earlier start has left of their clients: the sums to the first shard."""
-        partial = self.collection.receive()
+        partial = self.collection.whole()
         first = 0
         for count in scored_counts(self.unit, self.arrangement):
             part = slice(first, first + count)
@@ -114,6 +116,7 @@ class Server:
             if self.unit.cell.combine == "joint":
                 yield from link.broadcast(partial.top[part])
             first += count
+        self.collection.handed_out(shard)
 
     def _keep(self, at: IntArray, bounds: IntArray, rows: FloatArray) -> None:
         for position, index in enumerate(at):

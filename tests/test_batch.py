@@ -110,7 +110,11 @@ def test_a_small_job_needs_one_rank_and_a_large_one_as_many_as_end_in_time(
     longest = wanted(tmp_path, time="10", tasks=24)
     assert longest.ranks == 15 + 1
     assert "requeue themselves" in wanted(tmp_path, time="30", tasks=2, ranks=3).remarks[-1]
-    assert "raise --time or --ranks" in wanted(tmp_path, time="10", tasks=2, ranks=2).remarks[-1]
+    short = wanted(tmp_path, time="10", tasks=2, ranks=2)
+    assert "goes on from a checkpoint" in short.remarks[-1]
+    assert short.options == "--set checkpoint_minutes=1.25"
+    chosen = wanted(tmp_path, time="10", tasks=2, ranks=2, options=["--set", "checkpoint_minutes=3"])
+    assert chosen.options == "--set checkpoint_minutes=3"
 
 
 def test_an_array_has_no_more_tasks_than_cells(tmp_path: Path) -> None:

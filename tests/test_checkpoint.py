@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,8 @@ from fedande_mpi.config import Experiment
 from fedande_mpi.errors import Interrupted
 from fedande_mpi.experiment import run_experiment
 from fedande_mpi.federation import UnitResult, run_unit
-from fedande_mpi.partial import Partial
+from fedande_mpi.host import Host
+from fedande_mpi.partial import Collection, Partial, empty_partial
 from fedande_mpi.planning import arrange_unit
 from fedande_mpi.progress import Silent
 from fedande_mpi.unit import Unit
@@ -90,6 +93,60 @@ def test_going_on_from_checkpoints_gives_the_same_bits(
     same_bits(gone_on(unit_of(case, block_mib=64.0), path), whole)
 
 
+class DueAfter:
+    """A keeper for whom a checkpoint is due once its host has scored so many blocks."""
+
+    partial: Partial | None = None
+
+    def __init__(self, blocks: int) -> None:
+        self.left, self.kept = blocks, []  # type: ignore[var-annotated]
+
+    def due(self) -> bool:
+        return self.left <= 0
+
+    def keep(self, partial: Partial) -> None:
+        self.kept.append(int(partial.done.sum()))
+        self.left = 100
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_server_asks_when_the_hosts_are_done_with_a_block(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have nothing else to do with them, and be far ahead."""
+    keeper, unit = DueAfter(3), unit_of(case)
+    look_back = Host._look_back
+
+    def counted(self: Host, link: Any) -> Any:
+        keeper.left -= 1
+        yield from look_back(self, link)
+
+    monkeypatch.setattr(Host, "_look_back", counted)
+    run_unit(SerialComm(), unit, arrange_unit(unit, 1), keeper=keeper)
+    assert keeper.kept == [3]
+
+
+def test_nothing_is_collected_while_an_earlier_start_is_handed_out() -> None:
+    unit = unit_of("every round")
+    keeper = DueAfter(0)
+    keeper.partial = empty_partial(unit)
+    collection = Collection(unit, keeper, 2)
+    collection.handed_out(1)
+    assert not collection.wants(1, last=False)
+    collection.handed_out(0)
+    assert collection.wants(1, last=False)
+
+
+def test_a_shard_that_ends_first_hands_over_what_it_has() -> None:
+    unit, keeper = unit_of("every round"), DueAfter(100)
+    collection = Collection(unit, keeper, 2)
+    assert not collection.wants(0, last=True)  # nothing is due yet
+    collection.whole()
+    assert collection.wants(0, last=True)
+    collection.ended(0)
+    assert not collection.wants(1, last=True)  # now the unit is complete
+
+
 def test_a_unit_without_interruption_is_the_same_with_checkpoints(tmp_path: Path) -> None:
     path = tmp_path / "unit.checkpoint"
     same_bits(gone_on(unit_of("every round"), path), run(unit_of("every round", checkpoint_minutes=0.0)))
@@ -121,24 +178,39 @@ def test_what_an_earlier_start_took_is_counted(tmp_path: Path, monkeypatch: pyte
     assert again.seconds == before + 10.0
 
 
+def in_directory(content: bytes, offset: int, value: int) -> bytes:
+    """Change a byte of every entry in a zip archive's directory: 6 is the version, 8 the flags."""
+    return re.sub(
+        rb"PK\x01\x02.{12}",
+        lambda found: found[0][:offset] + bytes([value]) + found[0][offset + 1 :],
+        content,
+        flags=re.DOTALL,
+    )
+
+
 @pytest.mark.parametrize(
-    ("harm", "problem"),
+    "harm",
     [
-        (lambda content: content[: len(content) // 2], "damaged"),
-        (lambda content: content[:300] + bytes([content[300] ^ 1]) + content[301:], "damaged"),
-        (lambda content: b"", "damaged"),
+        lambda content: content[: len(content) // 2],
+        lambda content: content[:300] + bytes([content[300] ^ 1]) + content[301:],
+        lambda content: in_directory(content, 8, 1),
+        lambda content: in_directory(content, 6, 255),
+        lambda content: b"",
     ],
-    ids=["half", "one bit", "empty"],
+    ids=["half", "one bit", "encrypted", "of another zip", "empty"],
 )
 def test_a_damaged_checkpoint_is_not_taken_up(
-    harm: Any, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    harm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, unit = tmp_path / "unit.checkpoint", unit_of("every round")
     stopped_after(unit, path, 3, monkeypatch)
-    path.write_bytes(harm(path.read_bytes()))
+    harmed = harm(path.read_bytes())
+    assert harmed != path.read_bytes()
+    path.write_bytes(harmed)
     keeper = Checkpoint(path, unit, IDENTITY)
     assert keeper.partial is None
-    assert problem in keeper.problem
+    assert "it cannot be read" in keeper.problem
+    assert progress_of(path) is None or b"PK" in harmed  # what it reads may be whole
 
 
 def test_a_checkpoint_of_something_else_is_not_taken_up(
@@ -148,10 +220,12 @@ def test_a_checkpoint_of_something_else_is_not_taken_up(
     stopped_after(unit, path, 3, monkeypatch)
     other = Checkpoint(path, unit, {"versions": "two"})
     assert other.partial is None
-    assert "other versions" in other.problem
+    assert other.problem == "it is of other versions"
+    elsewhere = Checkpoint(path, dataclasses.replace(unit, fold=1), IDENTITY)
+    assert elsewhere.problem == "it is of other fold"
     shape = Checkpoint(path, unit_of("hybrid"), IDENTITY)
     assert shape.partial is None
-    assert "damaged (expected" in shape.problem
+    assert "it cannot be read (expected " in shape.problem
 
 
 def test_a_checkpoint_that_does_not_fit_on_the_disk_stops_nothing(
@@ -226,7 +300,9 @@ def test_a_first_fold_that_was_stopped_can_be_checked(
 def test_checkpoints_are_found_by_the_name_of_their_cell(tmp_path: Path) -> None:
     for name, repeat, fold in (("a_C5", 0, 1), ("a_C5", 1, 0), ("a_C50", 0, 0)):
         checkpoint_path(tmp_path, name, repeat, fold).touch()
-    assert [unit for unit, _ in checkpoints(tmp_path, "a_C5")] == [(0, 1), (1, 0)]
+    (tmp_path / "other.checkpoint").touch()
+    found = [unit for unit, _ in checkpoints(tmp_path)]
+    assert sorted(found) == [("a_C5", (0, 1)), ("a_C5", (1, 0)), ("a_C50", (0, 0))]
 
 
 def test_progress_of_what_cannot_be_read_is_unknown(tmp_path: Path) -> None:
