@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -181,16 +181,31 @@ def available_memory() -> int | None:
     limits = []
     with contextlib.suppress(OSError, KeyError, ValueError):
         limits.append(_numbers(_MEMINFO)["MemAvailable:"] * 1024)
-    with contextlib.suppress(OSError, KeyError, ValueError):
-        limit = int((_CGROUP / "memory.max").read_text())  # a ValueError for "max", no limit
-        used = int((_CGROUP / "memory.current").read_text())
-        # files that are cached count as used, but make room
-        limits.append(limit - used + _numbers(_CGROUP / "memory.stat")["inactive_file"])
+    for group in _control_groups():
+        with contextlib.suppress(OSError, KeyError, ValueError):
+            limit = int((group / "memory.max").read_text())  # a ValueError for "max", no limit
+            used = int((group / "memory.current").read_text())
+            # files that are cached count as used, but make room
+            limits.append(limit - used + _numbers(group / "memory.stat")["inactive_file"])
     return min(limits, default=None)
 
 
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
+_OWN_CGROUP = Path("/proc/self/cgroup")
+
+
+def _control_groups() -> Iterator[Path]:
+    """Yield the control groups (version 2) of this process, from its own to the outermost."""
+    own = ""
+    with contextlib.suppress(OSError):
+        own = next((line for line in _OWN_CGROUP.read_text().splitlines() if line.startswith("0::")), "")
+    group = _CGROUP / own.removeprefix("0::").lstrip("/")
+    while True:
+        yield group
+        if group == _CGROUP:
+            return
+        group = group.parent
 
 
 def _numbers(path: Path) -> dict[str, int]:

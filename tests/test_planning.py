@@ -188,12 +188,15 @@ def test_the_memory_that_is_free_is_the_machines_or_the_control_groups(
     tmp_path, monkeypatch, limit, expected
 ):
     (tmp_path / "meminfo").write_text("MemTotal:  16384 kB\nMemAvailable:   8192 kB\nHugePages_Total:  0\n")
-    if limit is not None:
-        (tmp_path / "memory.max").write_text(f"{limit}\n")
-        (tmp_path / "memory.current").write_text("3000000\n")
-        (tmp_path / "memory.stat").write_text("anon 2000000\ninactive_file 500000\n")
+    (tmp_path / "own").write_text("0::/job/step\n")
+    (tmp_path / "job" / "step").mkdir(parents=True)
+    if limit is not None:  # as a batch system sets it, above the process's own group
+        (tmp_path / "job" / "memory.max").write_text(f"{limit}\n")
+        (tmp_path / "job" / "memory.current").write_text("3000000\n")
+        (tmp_path / "job" / "memory.stat").write_text("anon 2000000\ninactive_file 500000\n")
     monkeypatch.setattr(planning, "_MEMINFO", tmp_path / "meminfo")
     monkeypatch.setattr(planning, "_CGROUP", tmp_path)
+    monkeypatch.setattr(planning, "_OWN_CGROUP", tmp_path / "own")
     assert planning.available_memory() == expected
 
 
