@@ -15,7 +15,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 _intrinsic = cast(Callable[[Callable[..., Any]], Callable[[Any], Any]], intrinsic)
 
-KERNEL_MODULES = ("jit.py", "touched.py", "cll.py", "lbfgs.py", "local.py", "evaluation.py", "aggregation.py")
+KERNEL_MODULES = ("jit", "vectors", "touched", "cll", "lbfgs", "local", "evaluation", "aggregation")
 """The modules with compiled loops; a change in one of them makes the cache of all stale."""
 
 
@@ -24,7 +24,7 @@ def _source_stamp() -> str:
     folder = Path(__file__).parent
     digest = hashlib.sha256()
     for name in KERNEL_MODULES:
-        path = folder / name
+        path = folder / f"{name}.py"
         digest.update(path.read_bytes() if path.exists() else b"")
     return digest.hexdigest()
 

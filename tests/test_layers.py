@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "fedande_mpi"
 # From the bottom up. A module may import from the lines above its own, and from what precedes it in its line.
 LAYERS = """
 errors
-programs launching comm leaving jit progress
+programs launching comm leaving jit vectors progress
 known table columns synthetic games arff_source csv_source openml_source registry datasets partition ande
 keys cell config touched cll lbfgs local privacy evaluation
 aggregation arrangement unit release host server federation
