@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedande_mpi import evaluation
 from fedande_mpi.arrangement import Arrangement
 from fedande_mpi.comm import Communicator
 from fedande_mpi.host import Host
+from fedande_mpi.metrics import METRICS
 from fedande_mpi.programs import Program, drive
 from fedande_mpi.server import Server
 from fedande_mpi.unit import Unit, Where
@@ -39,7 +39,7 @@ class UnitResult:
     """What rank 0 knows of a finished unit; axes (round, client) unless said."""
 
     metrics: FloatArray
-    """(rounds, 4, C), NaN where not evaluated; see `evaluation.METRICS`."""
+    """(rounds, 4, C), NaN where not evaluated; see `fedande_mpi.metrics.METRICS`."""
     objective: FloatArray
     objective_by_set: FloatArray
     """(rounds, C, |P|), the terms of ``objective``."""
@@ -138,7 +138,7 @@ def _assemble(
 ) -> UnitResult:
     """Put the summaries of the hosts together."""
     n_rounds, n_clients = len(unit.cell.rounds), unit.cell.clients
-    metrics = np.full((n_rounds, len(evaluation.METRICS), n_clients), np.nan)
+    metrics = np.full((n_rounds, len(METRICS), n_clients), np.nan)
     n_sets = len(unit.sets)
     reports: list[NDArray[Any]] = [
         np.zeros((n_rounds, n_clients, n_sets), dtype=np.float64),

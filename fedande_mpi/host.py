@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedande_mpi import aggregation, evaluation, lbfgs, local, touched
+from fedande_mpi import aggregation, evaluation, lbfgs, local, metrics, touched
 from fedande_mpi.arrangement import Arrangement, batches, row_pieces
 from fedande_mpi.comm import Link
 from fedande_mpi.programs import Program, together
@@ -60,9 +60,9 @@ class Host:
         # a pooled model with common weights is the same at every client: one host of the shard scores it
         n_scored = len(self.members) if not unit.pools else int(group == 0)
         self.held_out = unit.held_out
-        self.bits = evaluation.scale_bits(len(unit.sets))
+        self.bits = metrics.scale_bits(len(unit.sets))
         m, o = self.held_out.y.size, unit.n_classes
-        self.sums = [evaluation.empty_sums(n_scored, m, o) for _ in unit.evaluated]
+        self.sums = [metrics.empty_sums(n_scored, m, o) for _ in unit.evaluated]
         joint = cell.combine == "joint"
         self.top = np.full((n_scored, m if joint else 0), -np.inf)
         self.reports: dict[int, list[local.Report]] = {}
@@ -343,7 +343,7 @@ class Host:
     def _fill_unusable(self) -> IntArray:
         """Give the rows on which no parent set has a say a posterior; return the usable sets per row."""
         unit, cell = self.unit, self.unit.cell
-        usable = evaluation.usable_sets(self.held_out.X, unit.sets)
+        usable = metrics.usable_sets(self.held_out.X, unit.sets)
         rows = np.flatnonzero(usable == 0)
         if not rows.size:
             return usable
@@ -354,7 +354,7 @@ class Host:
             if unit.pools:
                 X, y = unit.X[unit.owner >= 0], unit.y[unit.owner >= 0]
             exact = not unit.pools or cell.epsilon == float("inf")
-            posterior = evaluation.fall_back(
+            posterior = metrics.fall_back(
                 self.held_out.X[rows],
                 X,
                 y,
@@ -389,8 +389,8 @@ class Host:
             usable = self._fill_unusable()
             joint = unit.cell.combine == "joint"
             summary["metrics"] = [
-                evaluation.metrics(sums, usable, self.bits, joint, self.held_out.y) for sums in self.sums
+                metrics.of_sums(sums, usable, self.bits, joint, self.held_out.y) for sums in self.sums
             ]
             if "predictions" in unit.cell.save:
-                summary["posterior"] = evaluation.posteriors(self.sums[-1], usable, self.bits, joint)
+                summary["posterior"] = metrics.posteriors(self.sums[-1], usable, self.bits, joint)
         return summary

@@ -15,7 +15,17 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 _intrinsic = cast(Callable[[Callable[..., Any]], Callable[[Any], Any]], intrinsic)
 
-KERNEL_MODULES = ("jit", "vectors", "touched", "cll", "lbfgs", "local", "evaluation", "aggregation")
+KERNEL_MODULES = (
+    "jit",
+    "vectors",
+    "touched",
+    "cll",
+    "lbfgs",
+    "local",
+    "metrics",
+    "evaluation",
+    "aggregation",
+)
 """The modules with compiled loops; a change in one of them makes the cache of all stale."""
 
 
@@ -65,6 +75,21 @@ def reducing(function: _F) -> _F:
 def inlined(function: _F) -> _F:
     """Compile a small function that is only called from compiled ones."""
     return cast(_F, numba.njit(error_model="numpy", fastmath={"contract"})(function))
+
+
+@_intrinsic
+def settled(typing_context: Any, value: Any) -> Any:
+    """Return a float64 as it is: a product is rounded, not fused with the sum that it goes into.
+
+    Where a number is reached in several ways, this keeps the bits alike.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        real = context.get_value_type(numba.types.float64)
+        fence = builder.module.declare_intrinsic("llvm.arithmetic.fence", [real])
+        return builder.call(fence, args)
+
+    return numba.types.float64(numba.types.float64), generate
 
 
 @_intrinsic

@@ -17,7 +17,7 @@ LAYERS = """
 errors
 programs launching comm leaving jit vectors progress
 known table columns synthetic games arff_source csv_source openml_source registry datasets partition ande
-keys cell config touched cll lbfgs local privacy evaluation
+keys cell config touched cll lbfgs local privacy metrics evaluation
 aggregation arrangement unit release host server federation
 schema storage settings celldata results sidecar merging cellfile reservation validation checking formatpage
 formatting conditions reporting analysis statistics selection comparison contrasts statements claims
