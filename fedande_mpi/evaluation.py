@@ -172,7 +172,7 @@ def score(
         np.zeros(n_states, dtype=np.bool_),
     )
     z = np.empty(CHUNK * (lanes + 3))
-    rounded = np.empty(2 * CHUNK, dtype=np.int64)
+    rounded = np.empty((4, CHUNK), dtype=np.int64)
     for c in range(client_first, client_last):
         if c == client_first or scoring.weights.shape[0] > 1:
             _share(index, block, at, theta, scoring, c, w, shared)
@@ -533,29 +533,38 @@ def _add_rows(
     posterior: IntArray,
     rest: IntArray,
 ) -> None:
-    """Add the posteriors (joint: the joints relative to e^top) of all rows to a client's sums."""
+    """Add the posteriors (joint: the joints relative to e^top) of all rows, rounded, to a client's sums.
+
+    Of the row's own class what rounding leaves is added at the next two scales.
+    """
     order, labels, factors = index.order, index.labels, index.factors
     u, e = table.u, table.e
     n_used = order.size
     width = factors.size // max(1, n_used)
     h = compared - 1
     lanes = cll.stride(compared)
-    scores, at = z[: CHUNK * lanes], CHUNK * lanes
+    unit = 2.0**bits
+    inverse = 1.0 / unit  # powers of two: exact
+    # slices once, as each counts references; from 0, as only such loops run in vector registers
+    at = CHUNK * lanes
     factor, last, own = z[at : at + CHUNK], z[at + CHUNK : at + 2 * CHUNK], z[at + 2 * CHUNK :]
+    whole, whole_last, coarse, fine = rounded[0], rounded[1], rounded[2], rounded[3]
     for start in range(0, n_used, CHUNK):
         n = min(CHUNK, n_used - start)
-        _multiply(factors, start, n, width, lanes, e, scores)
-        for r in range(n):
-            total = 1.0
-            k = 0
-            while k + 8 <= lanes:
-                total += total_8(scores, r * lanes + k)
-                k += 8
-            if k + 4 <= lanes:
-                total += total_4(scores, r * lanes + k)
-            elif k < lanes:
-                total += scores[r]
-            last[r] = total
+        _multiply(factors, start, n, width, lanes, e, z)
+        if lanes == 1:
+            for r in range(n):
+                last[r] = 1.0 + z[r]
+        else:
+            for r in range(n):
+                total = 1.0
+                k = 0
+                while k + 8 <= lanes:
+                    total += total_8(z, r * lanes + k)
+                    k += 8
+                if k < lanes:
+                    total += total_4(z, r * lanes + k)
+                last[r] = total
         for r in range(n):
             factor[r] = 1.0 / last[r]
         if h == o:
@@ -568,19 +577,45 @@ def _add_rows(
             else:
                 factor[r] = 1.0
                 _by_logarithms(
-                    factors,
-                    start + r,
-                    width,
-                    compared,
-                    u,
-                    top,
-                    order[start + r],
-                    scores[r * lanes :],
-                    last[r:],
+                    factors, start + r, width, compared, u, top, order[start + r], z[r * lanes :], last[r:]
                 )
+        for r in range(n):
             label = labels[start + r]
-            own[r] = scores[r * lanes + label] * factor[r] if label < h else last[r]
-        _add(order[start : start + n], h, o, lanes, scores, factor, last, own, rounded, bits, posterior, rest)
+            among = z[r * lanes + min(label, h - 1)] * factor[r]  # no jump: labels are hard to foresee
+            own[r] = among if label < h else last[r]
+        for r in range(n):
+            whole_last[r] = np.int64(np.rint(last[r] * unit))
+            left = own[r] - np.rint(own[r] * unit) * inverse
+            part = np.rint(left * unit * unit)
+            left -= part * inverse * inverse
+            coarse[r] = np.int64(part)
+            fine[r] = np.int64(np.rint(left * unit * unit * unit))
+        if lanes == 1:
+            for r in range(n):
+                whole[r] = np.int64(np.rint(z[r] * (factor[r] * unit)))
+            for r in range(n):
+                posterior[order[start + r], 0] += whole[r]
+        else:
+            for r in range(n):
+                row = order[start + r]
+                scale = factor[r] * unit
+                k = 0
+                while k + 8 <= h:
+                    count_8(z, r * lanes + k, scale, posterior, row * o + k)
+                    k += 8
+                if k + 4 <= h:
+                    count_4(z, r * lanes + k, scale, posterior, row * o + k)
+                    k += 4
+                while k < h:
+                    posterior[row, k] += np.int64(np.rint(z[r * lanes + k] * scale))
+                    k += 1
+        if h < o:
+            for r in range(n):
+                posterior[order[start + r], h] += whole_last[r]
+        for r in range(n):
+            row = order[start + r]
+            rest[row, 0] += coarse[r]
+            rest[row, 1] += fine[r]
 
 
 @compiled
@@ -620,52 +655,3 @@ def _raise_maxima(index: Index, o: int, compared: int, u: FloatArray, z: FloatAr
             for k in range(o):
                 largest = max(largest, z[r * lanes + k])
             top[order[start + r]] = largest
-
-
-@compiled
-def _add(
-    rows: IntArray,
-    h: int,
-    o: int,
-    lanes: int,
-    z: FloatArray,
-    factor: FloatArray,
-    last: FloatArray,
-    own: FloatArray,
-    rounded: IntArray,
-    bits: int,
-    posterior: IntArray,
-    rest: IntArray,
-) -> None:
-    """Add rounded terms to the sums: ``factor z`` for the first h classes, ``last`` for one more.
-
-    Of the row's own class, ``own``, what rounding leaves is added at the next two scales.
-    """
-    n = rows.size
-    unit = 2.0**bits
-    for r in range(n):
-        row = rows[r]
-        scale = factor[r] * unit
-        k = 0
-        while k + 8 <= h:
-            count_8(z, r * lanes + k, scale, posterior, row * o + k)
-            k += 8
-        if k + 4 <= h:
-            count_4(z, r * lanes + k, scale, posterior, row * o + k)
-            k += 4
-        while k < h:
-            posterior[row, k] += np.int64(np.rint(z[r * lanes + k] * scale))
-            k += 1
-        if h < o:
-            posterior[row, h] += np.int64(np.rint(last[r] * unit))
-    inverse = 1.0 / unit  # powers of two: exact
-    coarse, fine = rounded[:n], rounded[CHUNK : CHUNK + n]
-    for r in range(n):
-        left = own[r] - np.rint(own[r] * unit) * inverse
-        part = np.rint(left * unit * unit)
-        left -= part * inverse * inverse
-        coarse[r] = np.int64(part)
-        fine[r] = np.int64(np.rint(left * unit * unit * unit))
-    for r in range(n):
-        rest[rows[r], 0] += coarse[r]
-        rest[rows[r], 1] += fine[r]
