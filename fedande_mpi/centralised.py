@@ -330,7 +330,7 @@ def _score_block(
         for first in range(0, m, rows_per_call):
             last = min(m, first + rows_per_call)
             evaluation.score(
-                test, first, last, nobody, layout, theta, scoring, at, 0, 1, maxima_only, top, sums
+                test, first, last, nobody, layout, theta, scoring, at, at + 1, 0, 1, maxima_only, top, sums
             )
 
 

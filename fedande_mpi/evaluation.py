@@ -31,6 +31,9 @@ from fedande_mpi.vectors import count_4, count_8, multiply_4, multiply_8, total_
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
+_CACHE = 2**20
+"""Bytes of sorted rows that are worked on together."""
+
 _LARGEST = 700.0
 """Products of numbers stay between the exponentials of minus this and this, whatever their order."""
 
@@ -120,18 +123,40 @@ class Own(NamedTuple):
     classes : (2 * o,) int64
         Its rows of each class, and those without a missing parent.
     counts : ((n_touched + 1) * o,) int64
-        Its rows of each class that use a cell; for a state's first cell, all its rows of the state. The last is for
-        cells that no test row touches, and is not read.
+        Its rows of each class that use a cell; for a state's first cell, all its rows of the state. Cells that no
+        test row touches are counted as cell n_touched, which is not read.
     absent : (n_occurring * n_children * o,) int64
         Those of a state whose child is missing.
     seen : (n_occurring,) bool
         States it has rows of.
+
+    All have room for the largest of several parent sets.
     """
 
     classes: IntArray
     counts: IntArray
     absent: IntArray
     seen: NDArray[np.bool_]
+
+
+class Prepared(NamedTuple):
+    """One parent set, ready for any client.
+
+    Attributes
+    ----------
+    rows : Index
+    w : (n_touched * o,) float64
+        Weights of the touched cells.
+    shared : Table
+        Of a client without rows, or of the pooled model.
+    table : Table
+        Of the client in work; between clients as ``shared``.
+    """
+
+    rows: Index
+    w: FloatArray
+    shared: Table
+    table: Table
 
 
 @compiled
@@ -143,14 +168,15 @@ def score(
     block: Layout,
     theta: Theta,
     scoring: Scoring,
-    at: int,
+    set_first: int,
+    set_last: int,
     client_first: int,
     client_last: int,
     maxima_only: bool,
     top: FloatArray,
     sums: Sums,
 ) -> None:
-    """Add one parent set's posteriors of test rows ``first .. last - 1`` for a range of clients to the sums.
+    """Add posteriors of test rows ``first .. last - 1`` to the sums, for a range of parent sets and of clients.
 
     With ``maxima_only`` (the first pass of ``combine = "joint"``) only the largest log joint of every row is
     kept, in ``top (C, m)``; the sums are left alone.
@@ -159,44 +185,50 @@ def score(
     # joints are not normalised: differences to a class more, whose score is 0, are the scores themselves
     compared = o + 1 if scoring.joint else o
     lanes = cll.stride(compared)
-    index = _index_rows(test, first, last, block, at, scoring.per_attribute)
-    n_touched, n_states = index.cell.size, index.begin.size - 1
+    n_children = block.children.shape[1]
     pooled = theta.pooled.size > 0
-    w = np.empty(n_touched * o)
-    shared = _allocate(n_touched, lanes)
-    table = shared if pooled else _allocate(n_touched, lanes)
+    sets = []
+    most_cells = most_states = 0
+    for at in range(set_first, set_last):
+        index = _index_rows(test, first, last, block, at, scoring.per_attribute)
+        n_touched = index.cell.size
+        shared = _allocate(n_touched, lanes)
+        table = shared if pooled else _allocate(n_touched, lanes)
+        sets.append(Prepared(index, np.empty(n_touched * o), shared, table))
+        most_cells = max(most_cells, n_touched + 1)
+        most_states = max(most_states, index.begin.size - 1)
     own = Own(
         np.empty(2 * o, dtype=np.int64),
-        np.zeros((n_touched + 1) * o, dtype=np.int64),
-        np.zeros(n_states * block.children.shape[1] * o, dtype=np.int64),
-        np.zeros(n_states, dtype=np.bool_),
+        np.zeros(most_cells * o, dtype=np.int64),
+        np.zeros(most_states * n_children * o, dtype=np.int64),
+        np.zeros(most_states, dtype=np.bool_),
     )
     z = np.empty(CHUNK * (lanes + 3))
     rounded = np.empty((4, CHUNK), dtype=np.int64)
-    for c in range(client_first, client_last):
-        if c == client_first or scoring.weights.shape[0] > 1:
-            _share(index, block, at, theta, scoring, c, w, shared)
-            _copy(shared, table)
-        if not pooled:
-            _count_own(index, clients, c, block, at, own)
-            _add_own(index, block, at, theta, scoring.joint, own, w, table)
-        if maxima_only:
-            _raise_maxima(index, o, compared, table.u, z, top[c])
-        else:
-            _add_rows(
-                index,
-                o,
-                compared,
-                table,
-                z,
-                rounded,
-                scoring.bits,
-                top[c],
-                sums.posterior[c],
-                sums.rest[c],
-            )
-        if not pooled:
-            _forget_own(index, o, compared - 1, shared, own, table)
+    for c in range(client_first, client_last):  # outside, so that its sums stay in the cache
+        for at in range(set_first, set_last):
+            index, w, shared, table = sets[at - set_first]
+            if c == client_first or scoring.weights.shape[0] > 1:
+                _share(index, block, at, theta, scoring, c, w, shared)
+                _copy(shared, table)
+            if not pooled:
+                _count_own(index, clients, c, block, at, own)
+                _add_own(index, block, at, theta, scoring.joint, own, w, table)
+            if maxima_only:
+                _raise_maxima(index, o, compared, table.u, z, top[c])
+            else:
+                posterior, rest = sums.posterior[c], sums.rest[c]
+                _add_rows(index, o, compared, table, z, rounded, scoring.bits, top[c], posterior, rest)
+            if not pooled:
+                _forget_own(index, o, compared - 1, n_children, shared, own, table)
+
+
+def together(block: Layout, n_rows: int) -> list[slice]:
+    """Cut a block into runs of parent sets whose sorted rows fit the cache next to a client's sums."""
+    per_row = 4 * (block.children.shape[1] + 1)
+    some = max(1, _CACHE // (per_row * max(1, n_rows)))
+    n_sets = len(block.n_states)
+    return [slice(at, min(at + some, n_sets)) for at in range(0, n_sets, some)]
 
 
 @compiled
@@ -357,15 +389,14 @@ def _changed(counts: IntArray, here: int, o: int, h: int, classes: IntArray) -> 
 
 
 @compiled
-def _forget_own(index: Index, o: int, h: int, shared: Table, own: Own, table: Table) -> None:
+def _forget_own(index: Index, o: int, h: int, n_children: int, shared: Table, own: Own, table: Table) -> None:
     """Take out what the last client filled in; first cells stay, as every client fills them in."""
     begin = index.begin
     counts, absent, seen = own.counts, own.absent, own.seen
     u, e, shared_u, shared_e = table.u, table.e, shared.u, shared.e
     lanes = cll.stride(h + 1)
-    n_children = absent.size // max(1, seen.size * o)
     changed = np.empty(o, dtype=np.int64)
-    for s in range(seen.size):
+    for s in range(begin.size - 1):
         if not seen[s]:
             continue
         seen[s] = False
@@ -382,6 +413,8 @@ def _forget_own(index: Index, o: int, h: int, shared: Table, own: Own, table: Ta
             counts[begin[s] * o + k] = 0
             for j in range(n_children):
                 absent[(s * n_children + j) * o + k] = 0
+    for i in range(index.cell.size * o, (index.cell.size + 1) * o):
+        counts[i] = 0
 
 
 @compiled
@@ -439,7 +472,7 @@ def _add_own(
     score = np.zeros(o + 1)
     total = np.empty(o)
     changed = np.empty(o, dtype=np.int64)
-    for s in range(seen.size):
+    for s in range(begin.size - 1):
         if not seen[s]:
             continue
         here = begin[s] * o
@@ -475,7 +508,7 @@ def _add_own(
         base[k] = np.log(classes[o + k] + pseudo * block.n_states[at])
     unseen = np.log(pseudo)
     score[h] = 0.0
-    for s in range(seen.size):
+    for s in range(begin.size - 1):
         i = begin[s]
         for k in range(o):
             score[k] = prior[k]

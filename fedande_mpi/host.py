@@ -22,7 +22,7 @@ CALL_SECONDS = 0.25
 """Aim for one compiled call; signals and other ranks' failures are noticed between calls."""
 
 _SECONDS_PER_STEP = 4e-9
-_SECONDS_PER_SCORE = 2e-9
+_SECONDS_PER_SCORE = 5e-10
 _SECONDS_PER_COUNT = 3e-9
 """Rough cost per row, factor and class difference of an evaluation of the objective and of scoring; per row and
 factor of counting."""
@@ -319,8 +319,8 @@ class Host:
         rows_per_call = max(1, int(CALL_SECONDS / per_row))
         rows = np.diff(self.clients.start) if not unit.pools else np.zeros(1)
         costs = np.asarray(rows * _SECONDS_PER_SCORE * width + min(m, rows_per_call) * per_row)[:n_scored]
-        for at in range(len(block.sets)):
-            for batch in batches(costs, CALL_SECONDS):
+        for sets in evaluation.together(block.layout, min(m, rows_per_call)):
+            for batch in batches(costs * (sets.stop - sets.start), CALL_SECONDS):
                 for first in range(0, m, rows_per_call):
                     with self.clock("evaluate", position):
                         evaluation.score(
@@ -331,7 +331,8 @@ class Host:
                             block.layout,
                             block.theta,
                             scoring,
-                            at,
+                            sets.start,
+                            sets.stop,
                             batch.start,
                             batch.stop,
                             maxima_only,

@@ -41,6 +41,7 @@ def scored(
                 given.theta,
                 scoring,
                 at,
+                at + 1,
                 c,
                 end,
                 maxima_only,
