@@ -598,16 +598,16 @@ def _add_rows(
                 if k < lanes:
                     total += total_4(z, r * lanes + k)
                 last[r] = total
+        out_of_range = 0
         for r in range(n):
             factor[r] = 1.0 / last[r]
+            last[r] = factor[r]
+            out_of_range |= int(last[r] != last[r])
         if h == o:
             for r in range(n):
-                if last[r] == last[r]:
-                    factor[r] = exp_nonpositive(-top[order[start + r]])
-        for r in range(n):
-            if last[r] == last[r]:
-                last[r] = factor[r]
-            else:
+                factor[r] = exp_nonpositive(-top[order[start + r]])
+        for r in range(n if out_of_range else 0):
+            if last[r] != last[r]:
                 factor[r] = 1.0
                 _by_logarithms(
                     factors, start + r, width, compared, u, top, order[start + r], z[r * lanes :], last[r:]
@@ -646,9 +646,10 @@ def _add_rows(
             for r in range(n):
                 posterior[order[start + r], h] += whole_last[r]
         for r in range(n):
-            row = order[start + r]
-            rest[row, 0] += coarse[r]
-            rest[row, 1] += fine[r]
+            if coarse[r] | fine[r] != 0:
+                row = order[start + r]
+                rest[row, 0] += coarse[r]
+                rest[row, 1] += fine[r]
 
 
 @compiled
