@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedande_mpi import ande, evaluation, lbfgs, local, touched
+from fedande_mpi import ande, evaluation, lbfgs, local, metrics, touched
 from fedande_mpi.arrangement import cut_blocks
 
 FloatArray = NDArray[np.float64]
@@ -260,7 +260,7 @@ def log_theta(model: Model, block: slice) -> FloatArray:
     return flat
 
 
-def score(model: Model, X: NDArray[np.int32], labels: NDArray[np.int32]) -> tuple[evaluation.Sums, IntArray]:
+def score(model: Model, X: NDArray[np.int32], labels: NDArray[np.int32]) -> tuple[metrics.Sums, IntArray]:
     """Sum the parent sets' posteriors (or joints) of rows.
 
     Parameters
@@ -269,7 +269,7 @@ def score(model: Model, X: NDArray[np.int32], labels: NDArray[np.int32]) -> tupl
     X : (m, d) array of int32
         Attribute codes, -1 where missing or unknown.
     labels : (m,) array of int32
-        The class of each row whose probability is wanted with more digits, see `evaluation.Sums`.
+        The class of each row whose probability is wanted with more digits, see `metrics.Sums`.
 
     Returns
     -------
@@ -281,8 +281,8 @@ def score(model: Model, X: NDArray[np.int32], labels: NDArray[np.int32]) -> tupl
     counts, o = model.counts[0], model.n_classes
     m = X.shape[0]
     test = evaluation.HeldOut(X, labels)
-    bits = evaluation.scale_bits(len(counts.sets))
-    sums = evaluation.empty_sums(1, m, o)
+    bits = metrics.scale_bits(len(counts.sets))
+    sums = metrics.empty_sums(1, m, o)
     if o == 1:
         sums.posterior[:] = 2**bits
         return sums, np.ones(m, dtype=np.int64)
@@ -290,7 +290,7 @@ def score(model: Model, X: NDArray[np.int32], labels: NDArray[np.int32]) -> tupl
     for maxima_only in (True, False) if model.joint else (False,):
         for block in counts.blocks():
             _score_block(model, block, test, bits, maxima_only, top, sums)
-    usable = evaluation.usable_sets(X, counts.sets)
+    usable = metrics.usable_sets(X, counts.sets)
     rows = np.flatnonzero(usable == 0)
     if rows.size:
         sums.posterior[0, rows] = np.rint(_fall_back(model, X[rows]) * 2.0**bits).astype(np.int64)
@@ -305,7 +305,7 @@ def _score_block(
     bits: int,
     maxima_only: bool,
     top: FloatArray,
-    sums: evaluation.Sums,
+    sums: metrics.Sums,
 ) -> None:
     counts, o, m = model.counts[0], model.n_classes, test.y.size
     layout = touched.layout(counts.sets[block], model.arity, o)
@@ -330,7 +330,7 @@ def _score_block(
         for first in range(0, m, rows_per_call):
             last = min(m, first + rows_per_call)
             evaluation.score(
-                test, first, last, nobody, layout, theta, scoring, at, 0, 1, maxima_only, top, sums
+                test, first, last, nobody, layout, theta, scoring, at, at + 1, 0, 1, maxima_only, top, sums
             )
 
 
@@ -346,8 +346,8 @@ def _fall_back(model: Model, X: NDArray[np.int32]) -> FloatArray:
 def posteriors(model: Model, X: NDArray[np.int32]) -> FloatArray:
     """Return P(y|x) of rows, shape ``(m, o)``."""
     sums, usable = score(model, X, np.zeros(X.shape[0], dtype=np.int32))
-    bits = evaluation.scale_bits(len(model.counts[0].sets))
-    return np.asarray(evaluation.posteriors(sums, usable, bits, model.joint)[0])
+    bits = metrics.scale_bits(len(model.counts[0].sets))
+    return np.asarray(metrics.posteriors(sums, usable, bits, model.joint)[0])
 
 
 def log_posteriors(model: Model, X: NDArray[np.int32]) -> FloatArray:
@@ -355,7 +355,7 @@ def log_posteriors(model: Model, X: NDArray[np.int32]) -> FloatArray:
 
     One pass over the rows per class, as only one class of a row has the extra digits.
     """
-    unit = 2.0 ** evaluation.scale_bits(len(model.counts[0].sets))
+    unit = 2.0 ** metrics.scale_bits(len(model.counts[0].sets))
     out = np.empty((X.shape[0], model.n_classes))
     for k in range(model.n_classes):
         sums, usable = score(model, X, np.full(X.shape[0], k, dtype=np.int32))

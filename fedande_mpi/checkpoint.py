@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedande_mpi.errors import ResultsError
-from fedande_mpi.evaluation import Sums
+from fedande_mpi.metrics import Sums
 from fedande_mpi.partial import Partial, empty_partial
 from fedande_mpi.storage import check_still_there, write_file
 from fedande_mpi.unit import Unit
@@ -64,7 +64,7 @@ def progress_of(path: Path) -> tuple[int, int] | None:
 @cache
 def _program() -> dict[str, str]:
     """Return what decides the last bits of a result: all sources of the package, the processor it is compiled for."""
-    from llvmlite import binding  # type: ignore[import-untyped]
+    from llvmlite import binding
 
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):

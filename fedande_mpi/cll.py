@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedande_mpi import ande
 from fedande_mpi.ande import FloatArray, IntArray
 from fedande_mpi.jit import bits_float, compiled, float_bits, inlined
+from fedande_mpi.vectors import add_4, add_8, scatter_4, scatter_8
 
 _LOG2E = 1.4426950408889634
 _LN2_HIGH = 6.93147180369123816490e-01
@@ -65,7 +66,8 @@ CHUNK = 64
 def stride(o: int) -> int:
     """Return how many numbers a cell takes in ``u`` and ``residuals``.
 
-    1 for two classes, otherwise o - 1 rounded up to a multiple of 4: four lanes run in one vector register.
+    1 for two classes, otherwise o - 1 rounded up to a multiple of 4, in runs of 8 and at most one of 4:
+    `fedande_mpi.vectors` does a run at a time.
     """
     return 1 if o == 2 else max(4, (o + 2) // 4 * 4)
 
@@ -128,37 +130,16 @@ def forward(
                 a += u[factors[at + f]]
                 f += 1
             z[r] = (a + b) + (c + e)
-    elif o <= 5:
-        for r in range(n):
-            at = (first + r) * width
-            a = b = c = e = 0.0
-            for f in range(width):
-                i = np.int64(factors[at + f]) * 4
-                a += u[i]
-                b += u[i + 1]
-                c += u[i + 2]
-                e += u[i + 3]
-            z[4 * r] = a
-            z[4 * r + 1] = b
-            z[4 * r + 2] = c
-            z[4 * r + 3] = e
     else:
         lanes = stride(o)
         for r in range(n):
-            at = (first + r) * width
-            for k in range(0, lanes, 4):
-                a = b = c = e = 0.0
-                for f in range(width):
-                    i = np.int64(factors[at + f]) * lanes + k
-                    a += u[i]
-                    b += u[i + 1]
-                    c += u[i + 2]
-                    e += u[i + 3]
-                out = r * lanes + k
-                z[out] = a
-                z[out + 1] = b
-                z[out + 2] = c
-                z[out + 3] = e
+            at, out = (first + r) * width, r * lanes
+            k = 0
+            while k + 8 <= lanes:
+                add_8(u, factors, at, width, lanes, k, z, out + k)
+                k += 8
+            if k < lanes:
+                add_4(u, factors, at, width, lanes, k, z, out + k)
 
 
 @compiled
@@ -279,29 +260,16 @@ def _scatter(
             for f in range(width):
                 residuals[4 * np.int64(factors[(first + r) * width + f])] += z[r]
             r += 1
-    elif o <= 5:
-        for r in range(n):
-            at = (first + r) * width
-            a, b, c, e = z[4 * r], z[4 * r + 1], z[4 * r + 2], z[4 * r + 3]
-            for f in range(width):
-                i = np.int64(factors[at + f]) * 4
-                residuals[i] += a
-                residuals[i + 1] += b
-                residuals[i + 2] += c
-                residuals[i + 3] += e
     else:
         lanes = stride(o)
         for r in range(n):
-            at = (first + r) * width
-            for k in range(0, lanes, 4):
-                own = r * lanes + k
-                a, b, c, e = z[own], z[own + 1], z[own + 2], z[own + 3]
-                for f in range(width):
-                    i = np.int64(factors[at + f]) * lanes + k
-                    residuals[i] += a
-                    residuals[i + 1] += b
-                    residuals[i + 2] += c
-                    residuals[i + 3] += e
+            at, own = (first + r) * width, r * lanes
+            k = 0
+            while k + 8 <= lanes:
+                scatter_8(z, own + k, factors, at, width, lanes, k, residuals)
+                k += 8
+            if k < lanes:
+                scatter_4(z, own + k, factors, at, width, lanes, k, residuals)
 
 
 @compiled

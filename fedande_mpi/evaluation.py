@@ -1,42 +1,41 @@
-"""Scoring test rows: sums of posteriors over parent sets, the same whoever computes them, and metrics.
+"""Scoring test rows at many clients: sums of posteriors over parent sets, the same whoever computes them.
 
-P(y|x) is the mean of P(y | x, P, w_P) over the parent sets. Each term is rounded to a multiple of 2^-k with
-k = 62 - ceil(log2 |P|) and added as a 64-bit integer, so the sum is the same for every order, grid and block.
-The log-likelihood needs more: a probability of 1e-30 is 0 at that scale. For the row's own class two more
-integers hold what rounding left over, at scales 2^-2k and 2^-3k; probabilities down to about 2^-3k (below
-1e-46 for any |P| up to 2,000) keep their logarithm, and smaller ones count as half of that unit.
+The score of a class is a sum over the cells that a row uses, so the odds of the classes are products::
+
+    e[cell, y] = exp(w[cell, y] log theta[cell, y] - w[cell, o-1] log theta[cell, o-1])      y < o - 1
+    P(y | x, P) / P(o-1 | x, P) = product of e[cell, y] over the row's cells
+
+Exponentials are taken once per cell and client, not once per row. A cell that could take a product out of the
+range of floating-point numbers is NaN: its rows are scored by sums of logarithms, as `fedande_mpi.cll` does.
+
+The clients share the test rows, sorted by parent state once for all, and, under common weights, the cells of
+every state of which a client has no row: theta is uniform there. What is left to each is a product per test row,
+its parents cells, and for the states it has rows of the classes it has seen in them.
 """
 
 from __future__ import annotations
 
-from math import ceil, log2
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedande_mpi import ande, cll, touched
-from fedande_mpi.ande import count_tables
-from fedande_mpi.cll import exp_nonpositive
-from fedande_mpi.jit import compiled
+from fedande_mpi import cll, touched
+from fedande_mpi.cll import CHUNK, exp_nonpositive
+from fedande_mpi.jit import compiled, inlined, settled
 from fedande_mpi.local import Clients, Theta
+from fedande_mpi.metrics import Sums
 from fedande_mpi.touched import Layout
+from fedande_mpi.vectors import count_4, count_8, multiply_4, multiply_8, total_4, total_8
 
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
-class Sums(NamedTuple):
-    """Integer sums over parent sets.
+_CACHE = 2**20
+"""Bytes of sorted rows that are worked on together."""
 
-    Attributes
-    ----------
-    posterior : (C, m, o) int64
-        Sum of P(y | x, P) in units of 2^-k; under ``combine = "joint"`` of P(x, y | P) relative to the
-        row's largest.
-    rest : (C, m, 2) int64
-        What rounding left of the row's own class, in units of 2^-2k and 2^-3k.
-    """
-
-    posterior: NDArray[np.int64]
-    rest: NDArray[np.int64]
+_LARGEST = 700.0
+"""Products of numbers stay between the exponentials of minus this and this, whatever their order."""
 
 
 class HeldOut(NamedTuple):
@@ -58,21 +57,106 @@ class Scoring(NamedTuple):
     per_attribute : bool
         Granularity "attribute".
     bits : int
-        k, see `scale_bits`.
+        k, see `fedande_mpi.metrics.scale_bits`.
     joint : bool
         Sum joints (``top`` holds the rows' maxima) instead of posteriors.
     """
 
-    weights: NDArray[np.float64]
-    start: NDArray[np.int64]
+    weights: FloatArray
+    start: IntArray
     per_attribute: bool
     bits: int
     joint: bool
 
 
-def scale_bits(n_sets: int) -> int:
-    """Return k: posteriors are rounded to multiples of 2^-k, so that `n_sets` of them sum below 2^63."""
-    return 62 - ceil(log2(n_sets))
+class Index(NamedTuple):
+    """Test rows sorted by their state under one parent set, and the cells they touch; the same for all clients.
+
+    Attributes
+    ----------
+    order, labels : (n_used,) int64, int32
+        The rows used (no parent missing) and their classes.
+    factors : (n_used * width,) uint32
+        Touched cells of every row, see `fedande_mpi.touched.index_rows`.
+    cell, child, weight : (n_touched,) int64
+        Position of each cell among those of the parent set, its kind, and the position of its weight.
+    position : (n_states,) int64
+        Number of every state among those that occur, -1 for the others.
+    begin : (n_occurring + 1,) int64
+        First touched cell of every state that occurs: its parents cell, for n = 0 the prior.
+    number : (n_cells,) int64
+        Touched cell of each cell of the parent set; n_touched for the others.
+    """
+
+    order: IntArray
+    labels: NDArray[np.int32]
+    factors: NDArray[np.uint32]
+    cell: IntArray
+    child: IntArray
+    weight: IntArray
+    position: IntArray
+    begin: IntArray
+    number: IntArray
+
+
+class Table(NamedTuple):
+    """What the touched cells contribute, ``((n_touched + 1) * stride,)`` each; the last cell is a missing value's.
+
+    Attributes
+    ----------
+    u : float64
+        Scores as differences to the last class (joint: the scores).
+    e : float64
+        Their exponentials, NaN where out of range. Lanes without a class are 0 in the first cells of the states,
+        so that they are 0 in every product.
+    """
+
+    u: FloatArray
+    e: FloatArray
+
+
+class Own(NamedTuple):
+    """What is counted of one client; but for ``classes`` all zero between clients.
+
+    Attributes
+    ----------
+    classes : (2 * o,) int64
+        Its rows of each class, and those without a missing parent.
+    counts : ((n_touched + 1) * o,) int64
+        Its rows of each class that use a cell; for a state's first cell, all its rows of the state. Cells that no
+        test row touches are counted as cell n_touched, which is not read.
+    absent : (n_occurring * n_children * o,) int64
+        Those of a state whose child is missing.
+    seen : (n_occurring,) bool
+        States it has rows of.
+
+    All have room for the largest of several parent sets.
+    """
+
+    classes: IntArray
+    counts: IntArray
+    absent: IntArray
+    seen: NDArray[np.bool_]
+
+
+class Prepared(NamedTuple):
+    """One parent set, ready for any client.
+
+    Attributes
+    ----------
+    rows : Index
+    w : (n_touched * o,) float64
+        Weights of the touched cells.
+    shared : Table
+        Of a client without rows, or of the pooled model.
+    table : Table
+        Of the client in work; between clients as ``shared``.
+    """
+
+    rows: Index
+    w: FloatArray
+    shared: Table
+    table: Table
 
 
 @compiled
@@ -84,27 +168,77 @@ def score(
     block: Layout,
     theta: Theta,
     scoring: Scoring,
-    at: int,
+    set_first: int,
+    set_last: int,
     client_first: int,
     client_last: int,
     maxima_only: bool,
-    top: NDArray[np.float64],
+    top: FloatArray,
     sums: Sums,
 ) -> None:
-    """Add one parent set's posteriors of test rows ``first .. last - 1`` for a range of clients to the sums.
+    """Add posteriors of test rows ``first .. last - 1`` to the sums, for a range of parent sets and of clients.
 
     With ``maxima_only`` (the first pass of ``combine = "joint"``) only the largest log joint of every row is
     kept, in ``top (C, m)``; the sums are left alone.
     """
     o = block.n_classes
-    children = block.children[at]
+    # joints are not normalised: differences to a class more, whose score is 0, are the scores themselves
+    compared = o + 1 if scoring.joint else o
+    lanes = cll.stride(compared)
+    n_children = block.children.shape[1]
+    pooled = theta.pooled.size > 0
+    sets = []
+    most_cells = most_states = 0
+    for at in range(set_first, set_last):
+        index = _index_rows(test, first, last, block, at, scoring.per_attribute)
+        n_touched = index.cell.size
+        shared = _allocate(n_touched, lanes)
+        table = shared if pooled else _allocate(n_touched, lanes)
+        sets.append(Prepared(index, np.empty(n_touched * o), shared, table))
+        most_cells = max(most_cells, n_touched + 1)
+        most_states = max(most_states, index.begin.size - 1)
+    own = Own(
+        np.empty(2 * o, dtype=np.int64),
+        np.zeros(most_cells * o, dtype=np.int64),
+        np.zeros(most_states * n_children * o, dtype=np.int64),
+        np.zeros(most_states, dtype=np.bool_),
+    )
+    z = np.empty(CHUNK * (lanes + 3))
+    rounded = np.empty((4, CHUNK), dtype=np.int64)
+    for c in range(client_first, client_last):  # outside, so that its sums stay in the cache
+        for at in range(set_first, set_last):
+            index, w, shared, table = sets[at - set_first]
+            if c == client_first or scoring.weights.shape[0] > 1:
+                _share(index, block, at, theta, scoring, c, w, shared)
+                _copy(shared, table)
+            if not pooled:
+                _count_own(index, clients, c, block, at, own)
+                _add_own(index, block, at, theta, scoring.joint, own, w, table)
+            if maxima_only:
+                _raise_maxima(index, o, compared, table.u, z, top[c])
+            else:
+                posterior, rest = sums.posterior[c], sums.rest[c]
+                _add_rows(index, o, compared, table, z, rounded, scoring.bits, top[c], posterior, rest)
+            if not pooled:
+                _forget_own(index, o, compared - 1, n_children, shared, own, table)
+
+
+def together(block: Layout, n_rows: int) -> list[slice]:
+    """Cut a block into runs of parent sets whose sorted rows fit the cache next to a client's sums."""
+    per_row = 4 * (block.children.shape[1] + 1)
+    some = max(1, _CACHE // (per_row * max(1, n_rows)))
+    n_sets = len(block.n_states)
+    return [slice(at, min(at + some, n_sets)) for at in range(0, n_sets, some)]
+
+
+@compiled
+def _index_rows(test: HeldOut, first: int, last: int, block: Layout, at: int, per_attribute: bool) -> Index:
+    o = block.n_classes
+    children, parents = block.children[at], block.parents[at]
     n_children = children.size
     n_states, n_values = block.n_states[at], block.n_values[at]
-    parents = block.parents[at]
-    offsets = block.offsets[at]
     rows = np.arange(first, last)
     width = n_children + 1
-    # the cells the test rows touch; everything per client happens on these alone
     order = np.empty(rows.size, dtype=np.int64)
     factors = np.empty(rows.size * width, dtype=np.uint32)
     states = min(n_states, rows.size)
@@ -119,7 +253,7 @@ def score(
         rows,
         parents,
         children,
-        offsets,
+        block.offsets[at],
         n_states,
         n_values,
         block.arity,
@@ -129,407 +263,429 @@ def score(
         child,
         counts,
     )
-    pooled = theta.pooled.size > 0
-    number = np.full(0 if pooled else 1 + (n_states if parents.size > 0 else 0) + n_states * n_values, -1)
-    for c in range(n_touched if not pooled else 0):
-        number[cell[c]] = c
-    totals = np.empty(n_states * n_children * o if not pooled else 0, dtype=np.int64)
-    log_theta = np.empty((n_touched + 1) * o)
-    # joints are not normalised: differences to a class more, whose score is 0, are the scores themselves
-    compared = o + 1 if scoring.joint else o
-    lanes = cll.stride(compared)
-    u = np.empty((n_touched + 1) * lanes)
-    z = np.empty(cll.CHUNK * (lanes + 1))
-    for c in range(client_first, client_last):
-        if pooled:
-            start = theta.pooled_start[at]
-            for i in range(n_touched):
-                for k in range(o):
-                    log_theta[i * o + k] = theta.pooled[start + cell[i] * o + k]
-        else:
-            _client_theta(
-                clients, c, block, at, theta, number, cell, child, n_touched, counts, totals, log_theta
-            )
-        _score_table(
-            scoring, c, at, cell, child, n_touched, parents.size, n_states, n_values, n_children, o, log_theta
-        )
-        for i in range(n_touched):
-            reference = 0.0 if scoring.joint else log_theta[i * o + o - 1]
-            for k in range(compared - 1):
-                u[i * lanes + k] = log_theta[i * o + k] - reference
-            for k in range(compared - 1, lanes):
-                u[i * lanes + k] = 0.0
-        for k in range(lanes):
-            u[n_touched * lanes + k] = 0.0
-        for i in range(1, n_touched):
-            if child[i] == -2:
-                for k in range(lanes):
-                    u[i * lanes + k] += u[k]
-        for start in range(0, n_used, cll.CHUNK):
-            n = min(cll.CHUNK, n_used - start)
-            cll.forward(factors, start, n, width, compared, u, z)
-            used = order[start : start + n]
-            if maxima_only:
-                _raise_maxima(used, n, o, lanes, z, top[c])
-            elif scoring.joint:
-                _add_joints(
-                    used, n, test.y, o, lanes, z, top[c], scoring.bits, sums.posterior[c], sums.rest[c]
-                )
-            else:
-                cll.softmax(n, o, z, z[cll.CHUNK * lanes :])
-                _add_posteriors(used, n, test.y, o, lanes, z, scoring.bits, sums.posterior[c], sums.rest[c])
-
-
-@compiled
-def _client_theta(
-    clients: Clients,
-    c: int,
-    block: Layout,
-    at: int,
-    theta: Theta,
-    number: NDArray[np.int64],
-    cell: NDArray[np.int64],
-    child: NDArray[np.int64],
-    n_touched: int,
-    counts: NDArray[np.int64],
-    totals: NDArray[np.int64],
-    log_theta: NDArray[np.float64],
-) -> None:
-    """Fill the client's own log-probabilities of the cells that the test rows touch."""
-    o = block.n_classes
-    children = block.children[at]
-    n_children = children.size
-    parents = block.parents[at]
-    offsets = block.offsets[at]
-    n_states, n_values = block.n_states[at], block.n_values[at]
-    first_child_cell = 1 + n_states if parents.size > 0 else 1
-    for i in range(counts.size):
-        counts[i] = 0
-    for i in range(totals.size):
-        totals[i] = 0
-    prior = np.zeros(o, dtype=np.int64)
-    present = np.zeros(o, dtype=np.int64)
-    for r in range(clients.start[c], clients.start[c + 1]):
-        label = clients.y[r]
-        prior[label] += 1
-        state = touched.parent_state(clients.X, r, parents, block.arity)
-        if state < 0:
-            continue
-        present[label] += 1
-        if parents.size > 0:
-            i = number[1 + state]
-            if i < 0:
-                continue
-            counts[i * o + label] += 1
-        base = first_child_cell + state * n_values
-        for j in range(n_children):
-            value = clients.X[r, children[j]]
-            if value >= 0:
-                totals[(state * n_children + j) * o + label] += 1
-                i = number[base + offsets[j] + value]
-                if i >= 0:
-                    counts[i * o + label] += 1
-    n_rows = 0
-    for k in range(o):
-        n_rows += prior[k]
-    for k in range(o):
-        log_theta[k] = np.log(prior[k] + theta.pseudo_prior) - np.log(n_rows + theta.pseudo_prior * o)
-    pseudo = theta.pseudo_parents[at]
-    base_parents = np.empty(o)
-    for k in range(o):
-        base_parents[k] = np.log(present[k] + pseudo * n_states)
-    for i in range(1, n_touched):
-        j = child[i]
-        if j == -2:
-            for k in range(o):
-                log_theta[i * o + k] = np.log(counts[i * o + k] + pseudo) - base_parents[k]
-        else:
-            state = (cell[i] - first_child_cell) // n_values
-            t = theta.table[children[j]]
-            for k in range(o):
-                total = totals[(state * n_children + j) * o + k]
-                log_theta[i * o + k] = theta.log_count[t, counts[i * o + k]] - theta.log_total[t, total]
-
-
-@compiled
-def _score_table(
-    scoring: Scoring,
-    c: int,
-    at: int,
-    cell: NDArray[np.int64],
-    child: NDArray[np.int64],
-    n_touched: int,
-    n_parents: int,
-    n_states: int,
-    n_values: int,
-    n_children: int,
-    o: int,
-    log_theta: NDArray[np.float64],
-) -> None:
-    """Multiply the log-probabilities by their weights, in place."""
-    if scoring.weights.size == 0:
-        return
-    w = scoring.weights[c if scoring.weights.shape[0] > 1 else 0]
-    start = scoring.start[at]
-    first_cell = 1 + n_states if n_parents > 0 else 1
-    first_group = 2 if n_parents > 0 else 1
+    first_child = 1 + n_states if parents.size > 0 else 1
+    number = np.full(first_child + n_states * n_values, n_touched)
+    weight = np.empty(n_touched, dtype=np.int64)
+    position = np.full(n_states, -1)
+    begin = np.zeros(states + 2, dtype=np.int64)
+    n_here = 0
+    if parents.size == 0 and n_used > 0:
+        position[0] = 0
+        n_here = 1
     for i in range(n_touched):
-        where = cell[i]
-        if scoring.per_attribute and child[i] >= 0:
-            where = first_group + (cell[i] - first_cell) // n_values * n_children + child[i]
-        elif scoring.per_attribute and child[i] == -2:
-            where = 1
-        for k in range(o):
-            log_theta[i * o + k] *= w[start + where * o + k]
-
-
-@compiled
-def _raise_maxima(
-    rows: NDArray[np.int64], n: int, o: int, lanes: int, z: NDArray[np.float64], top: NDArray[np.float64]
-) -> None:
-    for r in range(n):
-        for k in range(o):
-            top[rows[r]] = max(top[rows[r]], z[r * lanes + k])
-
-
-@compiled
-def _add_joints(
-    rows: NDArray[np.int64],
-    n: int,
-    y: NDArray[np.int32],
-    o: int,
-    lanes: int,
-    z: NDArray[np.float64],
-    top: NDArray[np.float64],
-    bits: int,
-    posterior: NDArray[np.int64],
-    rest: NDArray[np.int64],
-) -> None:
-    unit = 2.0**bits
-    for r in range(n):
-        row = rows[r]
-        for k in range(o):
-            p = exp_nonpositive(z[r * lanes + k] - top[row])
-            posterior[row, k] += np.int64(np.rint(p * unit))
-            if k == y[row]:
-                _add_rest(p, unit, rest[row])
-
-
-@compiled
-def _add_posteriors(
-    rows: NDArray[np.int64],
-    n: int,
-    y: NDArray[np.int32],
-    o: int,
-    lanes: int,
-    z: NDArray[np.float64],
-    bits: int,
-    posterior: NDArray[np.int64],
-    rest: NDArray[np.int64],
-) -> None:
-    unit = 2.0**bits
-    last = cll.CHUNK * lanes
-    for r in range(n):
-        row = rows[r]
-        for k in range(o - 1):
-            posterior[row, k] += np.int64(np.rint(z[r * lanes + k] * unit))
-        posterior[row, o - 1] += np.int64(np.rint(z[last + r] * unit))
-        label = y[row]
-        _add_rest(z[r * lanes + label] if label < o - 1 else z[last + r], unit, rest[row])
-
-
-@compiled
-def _add_rest(p: float, unit: float, rest: NDArray[np.int64]) -> None:
-    """Add what rounding p to a multiple of 1 / unit leaves, at the next two scales."""
-    left = p - np.rint(p * unit) / unit
-    if left != 0.0:
-        part = np.rint(left * unit * unit)
-        left -= part / unit / unit
-        rest[0] += np.int64(part)
-        rest[1] += np.int64(np.rint(left * unit * unit * unit))
-
-
-@compiled
-def _metrics(
-    sums: Sums,
-    usable: NDArray[np.int64],
-    bits: int,
-    joint: bool,
-    y: NDArray[np.int32],
-    out: NDArray[np.float64],
-) -> None:
-    n_clients, m, o = sums.posterior.shape
-    unit = 2.0**bits
-    smallest = 0.5 / unit / unit / unit
-    hits = np.empty((3, o), dtype=np.int64)  # true positives, predicted, actual
-    for c in range(n_clients):
-        for k in range(o):
-            hits[0, k] = hits[1, k] = hits[2, k] = 0
-        correct = 0
-        log_likelihood = 0.0
-        brier = 0.0
-        for r in range(m):
-            best = 0
-            whole = 0.0
-            for k in range(o):
-                whole += sums.posterior[c, r, k] / unit
-                if sums.posterior[c, r, k] > sums.posterior[c, r, best]:
-                    best = k
-            if not joint:
-                whole = float(usable[r])
-            label = y[r]
-            hits[1, best] += 1
-            hits[2, label] += 1
-            if best == label:
-                correct += 1
-                hits[0, best] += 1
-            own = (
-                sums.posterior[c, r, label] / unit
-                + sums.rest[c, r, 0] / unit / unit
-                + sums.rest[c, r, 1] / unit / unit / unit
-            )
-            log_likelihood += min(np.log(max(own, smallest) / whole), 0.0)
-            for k in range(o):
-                p = sums.posterior[c, r, k] / unit / whole
-                brier += (p - (1.0 if k == label else 0.0)) ** 2
-        f1 = 0.0
-        seen = 0
-        for k in range(o):
-            if hits[1, k] + hits[2, k] > 0:
-                seen += 1
-                f1 += 2.0 * hits[0, k] / (hits[1, k] + hits[2, k])
-        out[0, c] = correct / m
-        out[1, c] = log_likelihood / m
-        out[2, c] = brier / m
-        out[3, c] = f1 / seen
-
-
-METRICS = ("accuracy", "cll", "brier", "macro_f1")
-"""Names of the rows of `metrics`."""
-
-
-def metrics(
-    sums: Sums, usable: NDArray[np.int64], bits: int, joint: bool, y: NDArray[np.int32]
-) -> NDArray[np.float64]:
-    """Compute the metrics of every client from its sums.
-
-    Parameters
-    ----------
-    sums : Sums
-        (C, m, o) and (C, m, 2) integers.
-    usable : (m,) array of int64
-        Parent sets that had a say on each row (all of them without missing values), at least 1.
-    bits : int
-        k, see `scale_bits`.
-    joint : bool
-        Whether the sums are of joints, which are normalised by their own total.
-    y : (m,) array of int32
-        Class codes.
-
-    Returns
-    -------
-    (4, C) array of float64
-        In the order of `METRICS`: accuracy (ties to the lowest class); mean log P(y|x) in nats; Brier score,
-        the mean of the sum over classes of (P - [y])^2; F1 averaged over the classes that occur among the
-        labels or the predictions. NaN throughout without a test row.
-    """
-    out = np.full((len(METRICS), sums.posterior.shape[0]), np.nan)
-    if y.size:
-        _metrics(sums, usable, bits, joint, y, out)
-    return out
-
-
-def posteriors(sums: Sums, usable: NDArray[np.int64], bits: int, joint: bool) -> NDArray[np.float64]:
-    """Return P(y|x), shape (C, m, o), from the integer sums."""
-    p = sums.posterior / 2.0**bits
-    if joint:
-        return np.asarray(p / p.sum(axis=2, keepdims=True))
-    return np.asarray(p / usable[None, :, None])
-
-
-def fall_back(
-    rows: NDArray[np.int32],
-    X: NDArray[np.int32],
-    y: NDArray[np.int32],
-    arity: NDArray[np.int64],
-    n_classes: int,
-    *,
-    order: int,
-    rule: tuple[str, float],
-    joint: bool,
-    prior: NDArray[np.float64] | None = None,
-) -> NDArray[np.float64]:
-    """Score rows with so many missing values that no parent set of the model's order is complete.
-
-    Lower orders are tried in turn, down to NB, which always has a say; with ``order = -1`` the prior decides.
-
-    Parameters
-    ----------
-    rows : (k, d) array of int32
-        The rows to score.
-    X, y : (m, d), (m,) array of int32
-        Training rows of the model.
-    arity : (d,) array of int64
-    n_classes : int
-    order : int
-        First order to try, or -1.
-    rule : (str, float)
-        Smoothing and pseudocount.
-    joint : bool
-        Sum joints instead of posteriors.
-    prior : (o,) array of float64, optional
-        Class probabilities, instead of those of the training rows.
-
-    Returns
-    -------
-    (k, o) array of float64
-    """
-    posterior = np.zeros((rows.shape[0], n_classes))
-    if order < 0:
-        if prior is None:
-            a = ande.pseudocounts(rule[0], rule[1], n_classes)
-            smoothed = np.bincount(y, minlength=n_classes) + a
-            prior = np.asarray(smoothed / smoothed.sum(), dtype=np.float64)
-        posterior[:] = prior
-        return posterior
-    left = np.arange(rows.shape[0])
-    for n in range(order, -1, -1):
-        sets = ande.parent_sets(arity.size, n)
-        terms = []
-        for parents in sets:
-            theta = ande.log_theta(count_tables(X, y, parents, arity, n_classes), parents, arity, *rule)
-            scores, states = cll.scores(rows[left], parents, arity, np.array(1.0), theta)
-            scores[states < 0] = -np.inf
-            terms.append(scores)
-        stack = np.array(terms)  # (|P|, k, o)
-        usable = np.isfinite(stack[:, :, 0]).sum(axis=0)
-        done = usable > 0
-        top = stack[:, done].max(axis=2 if not joint else (0, 2), keepdims=True)
-        weight = np.exp(stack[:, done] - np.where(np.isfinite(top), top, 0.0))
-        if not joint:
-            weight /= np.maximum(weight.sum(axis=2, keepdims=True), 1e-300)
-        total = weight.sum(axis=0)
-        posterior[left[done]] = total / total.sum(axis=1, keepdims=True)
-        left = left[~done]
-        if not left.size:
-            break
-    return posterior
-
-
-def empty_sums(n_clients: int, n_rows: int, n_classes: int) -> Sums:
-    """Return sums of zero parent sets."""
-    return Sums(
-        np.zeros((n_clients, n_rows, n_classes), dtype=np.int64),
-        np.zeros((n_clients, n_rows, 2), dtype=np.int64),
+        number[cell[i]] = i
+        if child[i] == -2:
+            position[cell[i] - 1] = n_here
+            begin[n_here] = i
+            n_here += 1
+        weight[i] = cell[i]
+        if per_attribute and child[i] == -2:
+            weight[i] = 1
+        elif per_attribute and child[i] >= 0:
+            state = (cell[i] - first_child) // n_values
+            weight[i] = (2 if parents.size > 0 else 1) + state * n_children + child[i]
+    begin[n_here] = n_touched
+    y = test.y
+    labels = np.empty(n_used, dtype=np.int32)
+    for r in range(n_used):
+        labels[r] = y[order[r]]
+    return Index(
+        order[:n_used],
+        labels,
+        factors[: n_used * width],
+        cell[:n_touched],
+        child[:n_touched],
+        weight,
+        position,
+        begin[: n_here + 1],
+        number,
     )
 
 
-def usable_sets(X: NDArray[np.int32], sets: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Count the parent sets without a missing attribute in each row, shape ``(m,)``."""
-    if not (X < 0).any():
-        return np.full(X.shape[0], len(sets), dtype=np.int64)
-    usable = np.zeros(X.shape[0], dtype=np.int64)
-    present = X >= 0
-    for parents in sets:
-        usable += present[:, parents].all(axis=1)
-    return usable
+@compiled
+def _allocate(n_touched: int, lanes: int) -> Table:
+    table = Table(np.zeros((n_touched + 1) * lanes), np.zeros((n_touched + 1) * lanes))
+    e = table.e
+    for i in range(n_touched * lanes, (n_touched + 1) * lanes):
+        e[i] = 1.0
+    return table
+
+
+@compiled
+def _copy(source: Table, to: Table) -> None:
+    u, e, to_u, to_e = source.u, source.e, to.u, to.e
+    for i in range(u.size):
+        to_u[i] = u[i]
+        to_e[i] = e[i]
+
+
+@compiled
+def _exponentials(u: FloatArray, e: FloatArray, largest: float) -> None:
+    """Fill ``e`` with e^u, NaN beyond +-largest."""
+    for i in range(u.size):
+        value = exp_nonpositive(u[i])
+        e[i] = value if abs(u[i]) <= largest else np.nan
+
+
+@compiled
+def _share(
+    index: Index,
+    block: Layout,
+    at: int,
+    theta: Theta,
+    scoring: Scoring,
+    c: int,
+    w: FloatArray,
+    shared: Table,
+) -> None:
+    """Fill the weights ``w (n_touched * o)`` and the table of a client without rows, but for its first cells.
+
+    Of a pooled model the whole table.
+    """
+    # fields are taken out of their tuples once: in a loop, each would cost a count of references
+    children, cell, child, weight = block.children[at], index.cell, index.child, index.weight
+    u, e = shared.u, shared.e
+    pooled, rows_of, log_count, log_total = theta.pooled, theta.table, theta.log_count, theta.log_total
+    o = block.n_classes
+    compared = o + 1 if scoring.joint else o
+    lanes = cll.stride(compared)
+    start, from_pool = scoring.start[at], theta.pooled_start[at]
+    given = scoring.weights[c if scoring.weights.shape[0] > 1 else 0]
+    score = np.zeros(o + 1)
+    for i in range(cell.size):
+        j = child[i]
+        for k in range(o):
+            w[i * o + k] = given[start + weight[i] * o + k] if given.size > 0 else 1.0
+            score[k] = 0.0
+            if pooled.size > 0:
+                score[k] = settled(w[i * o + k] * pooled[from_pool + cell[i] * o + k])
+                if j == -2:
+                    score[k] += settled(w[k] * pooled[from_pool + k])
+            elif j >= 0:
+                t = rows_of[children[j]]
+                score[k] = settled(w[i * o + k] * (log_count[t, 0] - log_total[t, 0]))
+        for k in range(compared - 1):
+            u[i * lanes + k] = score[k] - score[compared - 1]
+    n = cell.size * lanes
+    _exponentials(u[:n], e[:n], _LARGEST / (children.size + 1))
+    for i in range(cell.size):
+        if child[i] < 0:
+            for k in range(compared - 1, lanes):
+                e[i * lanes + k] = 0.0
+
+
+@inlined
+def _changed(counts: IntArray, here: int, o: int, h: int, classes: IntArray) -> int:
+    """List the classes whose scores in a state are not the shared ones, then the last where it is compared to."""
+    n = 0
+    everyone = h < o and counts[here + h] > 0  # being differences to the last
+    for k in range(h):
+        if everyone or counts[here + k] > 0:
+            classes[n] = k
+            n += 1
+    if h < o:
+        classes[n] = h
+    return n
+
+
+@compiled
+def _forget_own(index: Index, o: int, h: int, n_children: int, shared: Table, own: Own, table: Table) -> None:
+    """Take out what the last client filled in; first cells stay, as every client fills them in."""
+    begin = index.begin
+    counts, absent, seen = own.counts, own.absent, own.seen
+    u, e, shared_u, shared_e = table.u, table.e, shared.u, shared.e
+    lanes = cll.stride(h + 1)
+    changed = np.empty(o, dtype=np.int64)
+    for s in range(begin.size - 1):
+        if not seen[s]:
+            continue
+        seen[s] = False
+        n_changed = _changed(counts, begin[s] * o, o, h, changed)
+        for i in range(begin[s + 1] - 1, begin[s], -1):
+            for q in range(n_changed):
+                k = changed[q]
+                u[i * lanes + k] = shared_u[i * lanes + k]
+                e[i * lanes + k] = shared_e[i * lanes + k]
+            for q in range(n_changed + o - h):
+                counts[i * o + changed[q]] = 0
+        for q in range(n_changed + o - h):
+            k = changed[q]
+            counts[begin[s] * o + k] = 0
+            for j in range(n_children):
+                absent[(s * n_children + j) * o + k] = 0
+    for i in range(index.cell.size * o, (index.cell.size + 1) * o):
+        counts[i] = 0
+
+
+@compiled
+def _count_own(index: Index, clients: Clients, c: int, block: Layout, at: int, own: Own) -> None:
+    """Count the client's rows."""
+    X, y, arity = clients.X, clients.y, block.arity
+    parents, children, offsets = block.parents[at], block.children[at], block.offsets[at]
+    position, begin, number = index.position, index.begin, index.number
+    classes, counts, absent, seen = own.classes, own.counts, own.absent, own.seen
+    o, n_children, n_values = block.n_classes, children.size, block.n_values[at]
+    first_child = 1 + block.n_states[at] if parents.size > 0 else 1
+    for k in range(2 * o):
+        classes[k] = 0
+    for r in range(clients.start[c], clients.start[c + 1]):
+        label = y[r]
+        classes[label] += 1
+        state = touched.parent_state(X, r, parents, arity)
+        if state < 0:
+            continue
+        classes[o + label] += 1
+        s = position[state]
+        if s < 0:
+            continue
+        seen[s] = True
+        counts[begin[s] * o + label] += 1
+        base = first_child + state * n_values
+        for j in range(n_children):
+            value = X[r, children[j]]
+            if value >= 0:
+                counts[number[base + offsets[j] + value] * o + label] += 1
+            else:
+                absent[(s * n_children + j) * o + label] += 1
+
+
+@compiled
+def _add_own(
+    index: Index,
+    block: Layout,
+    at: int,
+    theta: Theta,
+    joint: bool,
+    own: Own,
+    w: FloatArray,
+    table: Table,
+) -> None:
+    """Fill in the cells whose theta depends on the client's rows."""
+    children, child, begin = block.children[at], index.child, index.begin
+    classes, counts, absent, seen = own.classes, own.counts, own.absent, own.seen
+    u, e = table.u, table.e
+    rows_of, log_count, log_total = theta.table, theta.log_count, theta.log_total
+    o, n_children = block.n_classes, children.size
+    h = o if joint else o - 1
+    lanes = cll.stride(h + 1)
+    largest = _LARGEST / (n_children + 1)
+    score = np.zeros(o + 1)
+    total = np.empty(o)
+    changed = np.empty(o, dtype=np.int64)
+    for s in range(begin.size - 1):
+        if not seen[s]:
+            continue
+        here = begin[s] * o
+        n_changed = _changed(counts, here, o, h, changed)
+        j = -1
+        t = 0
+        for i in range(begin[s] + 1, begin[s + 1]):
+            if child[i] != j:
+                j = child[i]
+                t = rows_of[children[j]]
+                for q in range(n_changed + o - h):
+                    k = changed[q]
+                    total[k] = log_total[t, counts[here + k] - absent[(s * n_children + j) * o + k]]
+            if not joint:
+                score[h] = settled(w[i * o + h] * (log_count[t, counts[i * o + h]] - total[h]))
+            for q in range(n_changed):
+                k = changed[q]
+                x = settled(w[i * o + k] * (log_count[t, counts[i * o + k]] - total[k]))
+                u[i * lanes + k] = x - score[h]
+        first, last = (begin[s] + 1) * lanes, begin[s + 1] * lanes
+        _exponentials(u[first:last], e[first:last], largest)
+    # the first cell of every state: the prior, with n > 0 times the parents' probability
+    n_rows = 0
+    for k in range(o):
+        n_rows += classes[k]
+    prior = np.empty(o)
+    base = np.empty(o)
+    pseudo = theta.pseudo_parents[at]
+    n_parents = block.parents.shape[1]
+    for k in range(o):
+        log_theta = np.log(classes[k] + theta.pseudo_prior) - np.log(n_rows + theta.pseudo_prior * o)
+        prior[k] = settled(w[k] * log_theta)
+        base[k] = np.log(classes[o + k] + pseudo * block.n_states[at])
+    unseen = np.log(pseudo)
+    score[h] = 0.0
+    for s in range(begin.size - 1):
+        i = begin[s]
+        for k in range(o):
+            score[k] = prior[k]
+            if n_parents > 0:
+                count = counts[i * o + k]
+                log = np.log(count + pseudo) if count > 0 else unseen
+                score[k] += settled(w[i * o + k] * (log - base[k]))
+        first = i * lanes
+        for k in range(h):
+            u[first + k] = score[k] - score[h]
+        _exponentials(u[first : first + h], e[first : first + h], largest)
+
+
+@compiled
+def _multiply(
+    factors: NDArray[np.uint32], start: int, n: int, width: int, lanes: int, e: FloatArray, z: FloatArray
+) -> None:
+    """Multiply the numbers of the cells of rows ``start .. start + n - 1`` into ``z (n * stride)``."""
+    if lanes == 1:
+        for r in range(n):
+            at = (start + r) * width
+            a = b = c = d = 1.0
+            f = 0
+            while f + 4 <= width:
+                a *= e[factors[at + f]]
+                b *= e[factors[at + f + 1]]
+                c *= e[factors[at + f + 2]]
+                d *= e[factors[at + f + 3]]
+                f += 4
+            while f < width:
+                a *= e[factors[at + f]]
+                f += 1
+            z[r] = (a * b) * (c * d)
+        return
+    for r in range(n):
+        at, out = (start + r) * width, r * lanes
+        k = 0
+        while k + 8 <= lanes:
+            multiply_8(e, factors, at, width, lanes, k, z, out + k)
+            k += 8
+        if k < lanes:
+            multiply_4(e, factors, at, width, lanes, k, z, out + k)
+
+
+@compiled
+def _add_rows(
+    index: Index,
+    o: int,
+    compared: int,
+    table: Table,
+    z: FloatArray,
+    rounded: IntArray,
+    bits: int,
+    top: FloatArray,
+    posterior: IntArray,
+    rest: IntArray,
+) -> None:
+    """Add the posteriors (joint: the joints relative to e^top) of all rows, rounded, to a client's sums.
+
+    Of the row's own class what rounding leaves is added at the next two scales.
+    """
+    order, labels, factors = index.order, index.labels, index.factors
+    u, e = table.u, table.e
+    n_used = order.size
+    width = factors.size // max(1, n_used)
+    h = compared - 1
+    lanes = cll.stride(compared)
+    unit = 2.0**bits
+    inverse = 1.0 / unit  # powers of two: exact
+    # slices once, as each counts references; from 0, as only such loops run in vector registers
+    at = CHUNK * lanes
+    factor, last, own = z[at : at + CHUNK], z[at + CHUNK : at + 2 * CHUNK], z[at + 2 * CHUNK :]
+    whole, whole_last, coarse, fine = rounded[0], rounded[1], rounded[2], rounded[3]
+    for start in range(0, n_used, CHUNK):
+        n = min(CHUNK, n_used - start)
+        _multiply(factors, start, n, width, lanes, e, z)
+        if lanes == 1:
+            for r in range(n):
+                last[r] = 1.0 + z[r]
+        else:
+            for r in range(n):
+                total = 1.0
+                k = 0
+                while k + 8 <= lanes:
+                    total += total_8(z, r * lanes + k)
+                    k += 8
+                if k < lanes:
+                    total += total_4(z, r * lanes + k)
+                last[r] = total
+        out_of_range = 0
+        for r in range(n):
+            factor[r] = 1.0 / last[r]
+            last[r] = factor[r]
+            out_of_range |= int(last[r] != last[r])
+        if h == o:
+            for r in range(n):
+                factor[r] = exp_nonpositive(-top[order[start + r]])
+        for r in range(n if out_of_range else 0):
+            if last[r] != last[r]:
+                factor[r] = 1.0
+                _by_logarithms(
+                    factors, start + r, width, compared, u, top, order[start + r], z[r * lanes :], last[r:]
+                )
+        for r in range(n):
+            label = labels[start + r]
+            among = z[r * lanes + min(label, h - 1)] * factor[r]  # no jump: labels are hard to foresee
+            own[r] = among if label < h else last[r]
+        for r in range(n):
+            whole_last[r] = np.int64(np.rint(last[r] * unit))
+            left = own[r] - np.rint(own[r] * unit) * inverse
+            part = np.rint(left * unit * unit)
+            left -= part * inverse * inverse
+            coarse[r] = np.int64(part)
+            fine[r] = np.int64(np.rint(left * unit * unit * unit))
+        if lanes == 1:
+            for r in range(n):
+                whole[r] = np.int64(np.rint(z[r] * (factor[r] * unit)))
+            for r in range(n):
+                posterior[order[start + r], 0] += whole[r]
+        else:
+            for r in range(n):
+                row = order[start + r]
+                scale = factor[r] * unit
+                k = 0
+                while k + 8 <= h:
+                    count_8(z, r * lanes + k, scale, posterior, row * o + k)
+                    k += 8
+                if k + 4 <= h:
+                    count_4(z, r * lanes + k, scale, posterior, row * o + k)
+                    k += 4
+                while k < h:
+                    posterior[row, k] += np.int64(np.rint(z[r * lanes + k] * scale))
+                    k += 1
+        if h < o:
+            for r in range(n):
+                posterior[order[start + r], h] += whole_last[r]
+        for r in range(n):
+            if coarse[r] | fine[r] != 0:
+                row = order[start + r]
+                rest[row, 0] += coarse[r]
+                rest[row, 1] += fine[r]
+
+
+@compiled
+def _by_logarithms(
+    factors: NDArray[np.uint32],
+    r: int,
+    width: int,
+    compared: int,
+    u: FloatArray,
+    top: FloatArray,
+    row: int,
+    scores: FloatArray,
+    last: FloatArray,
+) -> None:
+    """Compute one row's posterior, or its joints, from sums of scores."""
+    one = int(np.int64(1))  # not a literal, which would have the two functions compiled once more
+    cll.forward(factors, r, one, width, compared, u, scores)
+    if top.size == 0:
+        cll.softmax(one, compared, scores, last)
+        return
+    for k in range(compared - 1):
+        scores[k] = exp_nonpositive(scores[k] - top[row])
+
+
+@compiled
+def _raise_maxima(index: Index, o: int, compared: int, u: FloatArray, z: FloatArray, top: FloatArray) -> None:
+    """Raise ``top (m,)`` to the largest score of each row."""
+    order, factors = index.order, index.factors
+    lanes = cll.stride(compared)
+    n_used = order.size
+    width = factors.size // max(1, n_used)
+    for start in range(0, n_used, CHUNK):
+        n = min(CHUNK, n_used - start)
+        cll.forward(factors, start, n, width, compared, u, z)
+        for r in range(n):
+            largest = top[order[start + r]]
+            for k in range(o):
+                largest = max(largest, z[r * lanes + k])
+            top[order[start + r]] = largest

@@ -25,6 +25,7 @@ from fedande_mpi.datasets import Dataset
 from fedande_mpi.federation import UnitResult, run_unit
 from fedande_mpi.jobs import Job, Library, make_unit, prepare, share_first
 from fedande_mpi.leaving import ending_job, stop_if_told
+from fedande_mpi.metrics import METRICS
 from fedande_mpi.planning import (
     MIB,
     arrange_unit,
@@ -376,7 +377,7 @@ def _report(unit: Unit, result: UnitResult, seconds: float, share: float) -> str
     parts.append(f"{share * len(unit.sets) * cell.clients / seconds:,.0f} models/s")
     if (total := float((down + up).sum())) > 0:
         parts.append(f"{share * total / seconds / MIB:.1f} MiB/s between clients and server")
-    accuracy = result.metrics[-1, evaluation.METRICS.index("accuracy")]
+    accuracy = result.metrics[-1, METRICS.index("accuracy")]
     if (scored := accuracy[~np.isnan(accuracy)]).size:
         parts.append(f"accuracy {scored.mean():.4f}")
     return f"{cell} repeat {unit.repeat} fold {unit.fold}: {', '.join(parts)}"
@@ -384,7 +385,7 @@ def _report(unit: Unit, result: UnitResult, seconds: float, share: float) -> str
 
 def _values(unit: Unit, result: UnitResult) -> Iterator[tuple[str, Any]]:
     """Yield the datasets of a unit."""
-    for at, name in enumerate(evaluation.METRICS):
+    for at, name in enumerate(METRICS):
         yield f"/test/{name}", result.metrics[:, at]
     yield "/train/objective", result.objective
     yield "/train/iterations", result.iterations

@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedande_mpi import evaluation
 from fedande_mpi.arrangement import Arrangement
 from fedande_mpi.comm import Communicator
 from fedande_mpi.host import Host
+from fedande_mpi.metrics import METRICS
 from fedande_mpi.partial import Keeper, KeepsNothing, empty_reports
 from fedande_mpi.programs import Program, drive
 from fedande_mpi.server import Server
@@ -40,7 +40,7 @@ class UnitResult:
     """What rank 0 knows of a finished unit; axes (round, client) unless said."""
 
     metrics: FloatArray
-    """(rounds, 4, C), NaN where not evaluated; see `evaluation.METRICS`."""
+    """(rounds, 4, C), NaN where not evaluated; see `fedande_mpi.metrics.METRICS`."""
     objective: FloatArray
     objective_by_set: FloatArray
     """(rounds, C, |P|), the terms of ``objective``."""
@@ -144,7 +144,7 @@ def _assemble(
 ) -> UnitResult:
     """Put the summaries of the hosts together."""
     n_rounds, n_clients = len(unit.cell.rounds), unit.cell.clients
-    metrics = np.full((n_rounds, len(evaluation.METRICS), n_clients), np.nan)
+    metrics = np.full((n_rounds, len(METRICS), n_clients), np.nan)
     partial = server.collection.partial
     reports = empty_reports(unit) if partial is None else partial.reports
     weights = server.weights | ({} if partial is None else partial.weights)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedande_mpi import aggregation, evaluation, lbfgs, local, touched
+from fedande_mpi import aggregation, evaluation, lbfgs, local, metrics, touched
 from fedande_mpi.arrangement import Arrangement, batches, row_pieces
 from fedande_mpi.comm import Link
 from fedande_mpi.partial import looks_back, scored_counts
@@ -23,7 +23,7 @@ CALL_SECONDS = 0.25
 """Aim for one compiled call; signals and other ranks' failures are noticed between calls."""
 
 _SECONDS_PER_STEP = 4e-9
-_SECONDS_PER_SCORE = 2e-9
+_SECONDS_PER_SCORE = 5e-10
 _SECONDS_PER_COUNT = 3e-9
 _SECONDS_PER_WEIGHT = 1e-9
 """Rough cost per row, factor and class difference of an evaluation of the objective and of scoring; per row and
@@ -61,10 +61,10 @@ class Host:
         self.max_rows = max(1, int(counts.max()))
         n_scored = scored_counts(unit, arrangement)[group]
         self.held_out = unit.held_out
-        self.bits = evaluation.scale_bits(len(unit.sets))
+        self.bits = metrics.scale_bits(len(unit.sets))
         m, o = self.held_out.y.size, unit.n_classes
-        self.sums = [evaluation.empty_sums(n_scored, m, o) for _ in unit.evaluated]
-        self.handed_over: list[evaluation.Sums] | None = None
+        self.sums = [metrics.empty_sums(n_scored, m, o) for _ in unit.evaluated]
+        self.handed_over: list[metrics.Sums] | None = None
         """What of the sums is in a checkpoint; made with the first."""
         joint = cell.combine == "joint"
         self.top = np.full((n_scored, m if joint else 0), -np.inf)
@@ -109,7 +109,7 @@ class Host:
         yield from self.clock.waiting(link.broadcast(wanted), -1)
         if not wanted[0]:
             return
-        before = self.handed_over or [evaluation.Sums(*map(np.zeros_like, sums)) for sums in self.sums]
+        before = self.handed_over or [metrics.Sums(*map(np.zeros_like, sums)) for sums in self.sums]
         scored = scored_counts(self.unit, self.arrangement)
         for sums, earlier in zip(self.sums, before, strict=True):
             for now, then in zip(sums, earlier, strict=True):
@@ -140,7 +140,7 @@ class Host:
                 buffer = self.top if mine else np.empty((count, self.top.shape[1]))
                 yield from self.clock.waiting(link.broadcast(buffer), -1)
         if self.shard == 0:
-            self.handed_over = [evaluation.Sums(*map(np.copy, sums)) for sums in self.sums]
+            self.handed_over = [metrics.Sums(*map(np.copy, sums)) for sums in self.sums]
 
     def _begin(self, at: IntArray) -> Block:
         unit = self.unit
@@ -366,8 +366,8 @@ class Host:
         rows_per_call = max(1, int(CALL_SECONDS / per_row))
         rows = np.diff(self.clients.start) if not unit.pools else np.zeros(1)
         costs = np.asarray(rows * _SECONDS_PER_SCORE * width + min(m, rows_per_call) * per_row)[:n_scored]
-        for at in range(len(block.sets)):
-            for batch in batches(costs, CALL_SECONDS):
+        for sets in evaluation.together(block.layout, min(m, rows_per_call)):
+            for batch in batches(costs * (sets.stop - sets.start), CALL_SECONDS):
                 for first in range(0, m, rows_per_call):
                     with self.clock("evaluate", position):
                         evaluation.score(
@@ -378,7 +378,8 @@ class Host:
                             block.layout,
                             block.theta,
                             scoring,
-                            at,
+                            sets.start,
+                            sets.stop,
                             batch.start,
                             batch.stop,
                             maxima_only,
@@ -390,7 +391,7 @@ class Host:
     def _fill_unusable(self) -> IntArray:
         """Give the rows on which no parent set has a say a posterior; return the usable sets per row."""
         unit, cell = self.unit, self.unit.cell
-        usable = evaluation.usable_sets(self.held_out.X, unit.sets)
+        usable = metrics.usable_sets(self.held_out.X, unit.sets)
         rows = np.flatnonzero(usable == 0)
         if not rows.size:
             return usable
@@ -401,7 +402,7 @@ class Host:
             if unit.pools:
                 X, y = unit.X[unit.owner >= 0], unit.y[unit.owner >= 0]
             exact = not unit.pools or cell.epsilon == float("inf")
-            posterior = evaluation.fall_back(
+            posterior = metrics.fall_back(
                 self.held_out.X[rows],
                 X,
                 y,
@@ -436,8 +437,8 @@ class Host:
             usable = self._fill_unusable()
             joint = unit.cell.combine == "joint"
             summary["metrics"] = [
-                evaluation.metrics(sums, usable, self.bits, joint, self.held_out.y) for sums in self.sums
+                metrics.of_sums(sums, usable, self.bits, joint, self.held_out.y) for sums in self.sums
             ]
             if "predictions" in unit.cell.save:
-                summary["posterior"] = evaluation.posteriors(self.sums[-1], usable, self.bits, joint)
+                summary["posterior"] = metrics.posteriors(self.sums[-1], usable, self.bits, joint)
         return summary

@@ -16,14 +16,16 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _intrinsic = cast(Callable[[Callable[..., Any]], Callable[[Any], Any]], intrinsic)
 
 KERNEL_MODULES = (
-    "jit.py",
-    "magnitudes.py",
-    "touched.py",
-    "cll.py",
-    "lbfgs.py",
-    "local.py",
-    "evaluation.py",
-    "aggregation.py",
+    "jit",
+    "magnitudes",
+    "vectors",
+    "touched",
+    "cll",
+    "lbfgs",
+    "local",
+    "metrics",
+    "evaluation",
+    "aggregation",
 )
 """The modules with compiled loops; a change in one of them makes the cache of all stale."""
 
@@ -33,7 +35,7 @@ def _source_stamp() -> str:
     folder = Path(__file__).parent
     digest = hashlib.sha256()
     for name in KERNEL_MODULES:
-        path = folder / name
+        path = folder / f"{name}.py"
         digest.update(path.read_bytes() if path.exists() else b"")
     return digest.hexdigest()
 
@@ -74,6 +76,21 @@ def reducing(function: _F) -> _F:
 def inlined(function: _F) -> _F:
     """Compile a small function that is only called from compiled ones."""
     return cast(_F, numba.njit(error_model="numpy", fastmath={"contract"})(function))
+
+
+@_intrinsic
+def settled(typing_context: Any, value: Any) -> Any:
+    """Return a float64 as it is: a product is rounded, not fused with the sum that it goes into.
+
+    Where a number is reached in several ways, this keeps the bits alike.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        real = context.get_value_type(numba.types.float64)
+        fence = builder.module.declare_intrinsic("llvm.arithmetic.fence", [real])
+        return builder.call(fence, args)
+
+    return numba.types.float64(numba.types.float64), generate
 
 
 @_intrinsic

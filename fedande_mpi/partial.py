@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedande_mpi.arrangement import Arrangement
-from fedande_mpi.evaluation import Sums, empty_sums
+from fedande_mpi.metrics import Sums, empty_sums
 from fedande_mpi.unit import Unit
 
 
@@ -26,7 +26,7 @@ class Partial:
     done : (|P|,) bool
         Parent sets that are in the sums.
     sums : list of Sums
-        For every scored position in ``cell.rounds`` the sums of all scored models; see `evaluation.Sums`.
+        For every scored position in ``cell.rounds`` the sums of all scored models; see `metrics.Sums`.
     top : (N, m) float64
         Under ``combine = "joint"`` the largest log joint of each of the N scored models and test rows over all
         parent sets, done or not; (N, 0) otherwise.

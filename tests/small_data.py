@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import settings
 from numpy.typing import NDArray
 
-from fedande_mpi import ande, cll, evaluation, lbfgs, local, touched
+from fedande_mpi import ande, cll, lbfgs, local, metrics, touched
 from fedande_mpi.cell import SECTIONS, Cell
 from fedande_mpi.comm import SerialComm
 from fedande_mpi.federation import UnitResult, run_unit
@@ -199,7 +199,7 @@ def assert_metrics(
     expected = reference.metrics(posteriors, y)
     ordered = np.sort(posteriors, axis=1)
     tied = int((ordered[:, -1] - ordered[:, -2] < 1e-9).sum())
-    named = dict(zip(evaluation.METRICS, got, strict=True))
+    named = dict(zip(metrics.METRICS, got, strict=True))
     assert abs(named["accuracy"] - expected["accuracy"]) <= tied / y.size + 1e-15
     for name in ("cll", "brier") if tied else ("cll", "brier", "macro_f1"):
         np.testing.assert_allclose(named[name], expected[name], rtol=rtol, err_msg=name)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedande_mpi import ande, cll, evaluation
+from fedande_mpi import ande, cll, evaluation, metrics
 from tests import reference
 from tests.small_data import assert_metrics, make, missing_as_value, own_log_theta, setup, some
 
@@ -19,19 +19,28 @@ M = 20
 
 
 def scored(
-    rows, sets, weights, *, joint=False, pooled=None, granularity="parameter", plan=None, smoothing="laplace"
+    rows,
+    sets,
+    weights,
+    *,
+    joint=False,
+    pooled=None,
+    granularity="parameter",
+    plan=None,
+    smoothing="laplace",
+    sizes=SIZES,
 ):
-    """Add up all sets; ``plan`` lists (set, first row, last row, first client, last client)."""
-    given = setup(rows, SIZES, sets, granularity=granularity, pooled=pooled, smoothing=smoothing)
-    n_clients = 1 if pooled is not None else len(SIZES)
+    """Add up all sets; ``plan`` lists (first set, last set, first row, last row, first client, last client)."""
+    given = setup(rows, sizes, sets, granularity=granularity, pooled=pooled, smoothing=smoothing)
+    n_clients = 1 if pooled is not None else len(sizes)
     test = evaluation.HeldOut(rows.X[-M:].copy(), rows.y[-M:].copy())
-    bits = evaluation.scale_bits(len(sets))
+    bits = metrics.scale_bits(len(sets))
     scoring = evaluation.Scoring(weights, given.weights.start, granularity == "attribute", bits, joint)
-    sums = evaluation.empty_sums(n_clients, M, rows.o)
+    sums = metrics.empty_sums(n_clients, M, rows.o)
     top = np.full((n_clients, M if joint else 0), -np.inf)
-    plan = plan or [(at, 0, M, 0, n_clients) for at in range(len(sets))]
+    plan = plan or [(0, len(sets), 0, M, 0, n_clients)]
     for maxima_only in [True, False] if joint else [False]:
-        for at, first, last, c, end in plan:
+        for at, stop, first, last, c, end in plan:
             evaluation.score(
                 test,
                 first,
@@ -41,13 +50,14 @@ def scored(
                 given.theta,
                 scoring,
                 at,
+                stop,
                 c,
                 end,
                 maxima_only,
                 top,
                 sums,
             )
-    return sums, bits, evaluation.usable_sets(test.X, sets), test
+    return sums, bits, metrics.usable_sets(test.X, sets), test
 
 
 def random_weights(rows, sets, n_rows, granularity="parameter", seed=0):
@@ -55,9 +65,9 @@ def random_weights(rows, sets, n_rows, granularity="parameter", seed=0):
     return np.random.default_rng(seed).normal(0.5, 1.0, (n_rows, width))
 
 
-def models(rows, sets, client, weights, granularity, smoothing):
+def models(rows, sets, client, weights, granularity, smoothing, sizes=SIZES):
     """The client's models, for the reference."""
-    ends = np.cumsum([0, *SIZES])
+    ends = np.cumsum([0, *sizes])
     own = slice(ends[client], ends[client + 1])
     first, made = 0, []
     for parents in sets:
@@ -72,6 +82,32 @@ def models(rows, sets, client, weights, granularity, smoothing):
     return made
 
 
+def check(rows, sets, kind, smoothing, weights=None, sizes=SIZES, *, measured=True):
+    """Compare what the clients make of the test rows with the loops."""
+    granularity = "attribute" if kind == "attribute" else "parameter"
+    n_rows = {"common": 1, "own": len(sizes), "attribute": 1}.get(kind)
+    if weights is None:
+        weights = np.zeros((1, 0)) if n_rows is None else random_weights(rows, sets, n_rows, granularity)
+    joint = kind == "joint"
+    sums, bits, usable, test = scored(
+        rows, sets, weights, joint=joint, granularity=granularity, smoothing=smoothing, sizes=sizes
+    )
+    assert usable.tolist() == [
+        sum(reference.state(row, parents, rows.arity) is not None for parents in sets) for row in test.X
+    ]
+    kept = np.flatnonzero(usable)
+    part = metrics.Sums(sums.posterior[:, kept], sums.rest[:, kept])
+    posterior = metrics.posteriors(part, usable[kept], bits, joint)
+    got = metrics.of_sums(part, usable[kept], bits, joint, test.y[kept])
+    combine = reference.ensemble_joint if joint else reference.ensemble_mean
+    for client in range(len(sizes)):
+        made = models(rows, sets, client, weights, granularity, smoothing, sizes)
+        expected = [combine(test.X[row], made) for row in kept]
+        np.testing.assert_allclose(posterior[client], expected, rtol=1e-9, atol=1e-14)
+        if measured:
+            assert_metrics(got[:, client], expected, test.y[kept])
+
+
 @pytest.mark.parametrize("mode", ["complete", "ignore", "value"])
 @pytest.mark.parametrize("smoothing", ["laplace", "m-estimate"])
 @pytest.mark.parametrize("kind", ["common", "own", "attribute", "generative", "joint"])
@@ -81,27 +117,31 @@ def test_posteriors_and_metrics_equal_the_loops(n, kind, smoothing, mode):
     rows = missing_as_value(rows) if mode == "value" else rows
     if n:
         rows.X[-1, :3] = np.maximum(rows.X[-1, :3], 0)
-    sets = ande.parent_sets(5, n)
-    granularity = "attribute" if kind == "attribute" else "parameter"
-    n_rows = {"common": 1, "own": len(SIZES), "attribute": 1}.get(kind)
-    weights = np.zeros((1, 0)) if n_rows is None else random_weights(rows, sets, n_rows, granularity)
-    joint = kind == "joint"
-    sums, bits, usable, test = scored(
-        rows, sets, weights, joint=joint, granularity=granularity, smoothing=smoothing
-    )
-    assert usable.tolist() == [
-        sum(reference.state(row, parents, rows.arity) is not None for parents in sets) for row in test.X
-    ]
-    kept = np.flatnonzero(usable)
-    part = evaluation.Sums(sums.posterior[:, kept], sums.rest[:, kept])
-    posterior = evaluation.posteriors(part, usable[kept], bits, joint)
-    metrics = evaluation.metrics(part, usable[kept], bits, joint, test.y[kept])
-    combine = reference.ensemble_joint if joint else reference.ensemble_mean
-    for client in range(len(SIZES)):
-        made = models(rows, sets, client, weights, granularity, smoothing)
-        expected = [combine(test.X[row], made) for row in kept]
-        np.testing.assert_allclose(posterior[client], expected, rtol=1e-9, atol=1e-14)
-        assert_metrics(metrics[:, client], expected, test.y[kept])
+    check(rows, ande.parent_sets(5, n), kind, smoothing)
+
+
+@pytest.mark.parametrize("smoothing", ["laplace", "m-estimate"])
+@pytest.mark.parametrize("kind", ["common", "attribute", "joint"])
+@pytest.mark.parametrize("o", [2, 3, 6, 13, 18])
+def test_many_clients_that_know_little(o, kind, smoothing):
+    """One after another they leave no trace: few have seen the same states and classes, some have no rows."""
+    sizes = [0, 9, 2, 0, 1, 4, 1, 3, 0, 2, 1]
+    rows = make(o, m=sum(sizes) + M, missing=0.1, o=o)
+    rows.y[: sum(sizes)] = np.random.default_rng(o).integers(0, o, sum(sizes))
+    check(rows, ande.parent_sets(5, 2), kind, smoothing, sizes=sizes)
+
+
+@pytest.mark.parametrize("joint", [False, True])
+@pytest.mark.parametrize("o", [2, 3, 13])
+def test_rows_whose_odds_are_out_of_range_are_scored_by_logarithms(o, joint):
+    rows = make(36, m=sum(SIZES) + M, d=5, o=o)
+    sets = ande.parent_sets(5, 1)
+    weights = random_weights(rows, sets, 1)
+    far = np.random.default_rng(1).random(weights.shape) < 0.1
+    weights[far] *= 400.0
+    weights = np.abs(weights) if joint else weights
+    # the logarithms of some of these probabilities are beyond what is kept of them
+    check(rows, sets, "joint" if joint else "common", "laplace", weights, measured=False)
 
 
 def test_a_pooled_model_scores_once_for_all():
@@ -116,7 +156,7 @@ def test_a_pooled_model_scores_once_for_all():
         part = w[0, first : first + tables[at].size].reshape(-1, rows.o)
         terms.append(cll.predict_proba(test.X, parents, rows.arity, part, tables[at]))
     np.testing.assert_allclose(
-        evaluation.posteriors(sums, usable, bits, False)[0],
+        metrics.posteriors(sums, usable, bits, False)[0],
         np.nansum(terms, axis=0) / usable[:, None],
         rtol=1e-9,
     )
@@ -132,10 +172,10 @@ def test_order_and_grouping_change_no_bit(joint, seed):
     expected, *_ = scored(rows, sets, weights, joint=joint)
     rng = np.random.default_rng(seed)
     plan = []
-    for at in range(len(sets)):
+    for at, stop in pairwise(sorted({0, len(sets), *rng.integers(0, len(sets), 4).tolist()})):
         row = sorted({0, M, *rng.integers(0, M, 2).tolist()})
         client = sorted({0, 3, int(rng.integers(0, 3))})
-        plan += [(at, *r, *c) for r in pairwise(row) for c in pairwise(client)]
+        plan += [(at, stop, *r, *c) for r in pairwise(row) for c in pairwise(client)]
     rng.shuffle(plan)
     got, *_ = scored(rows, sets, weights, joint=joint, plan=[tuple(map(int, step)) for step in plan])
     np.testing.assert_array_equal(got.posterior, expected.posterior)
@@ -144,7 +184,7 @@ def test_order_and_grouping_change_no_bit(joint, seed):
 
 @pytest.mark.parametrize("n_sets", [1, 2, 3, 1000, 1024, 1025, 1770])
 def test_the_largest_sum_fits(n_sets):
-    bits = evaluation.scale_bits(n_sets)
+    bits = metrics.scale_bits(n_sets)
     assert n_sets * 2**bits < 2**63
     assert 2 * n_sets * 2**bits > 2**62  # and the scale is no coarser than it must be
 
@@ -165,22 +205,22 @@ def test_log_likelihood_of_small_probabilities(exponent, n_sets):
     sums, bits, usable, test = scored(rows, sets, w)
     p = [10.0 ** -(exponent + 0.3 * at) for at in range(n_sets)]
     expected = np.log(np.mean([value / (1 + value) for value in p]))
-    got = evaluation.metrics(sums, usable, bits, False, test.y)
+    got = metrics.of_sums(sums, usable, bits, False, test.y)
     assert got[1, 0] == pytest.approx(expected, rel=1e-6)
 
 
 def test_probabilities_beyond_the_scale_count_as_half_its_unit():
-    sums = evaluation.empty_sums(1, 1, 2)
+    sums = metrics.empty_sums(1, 1, 2)
     sums.posterior[0, 0, 0] = 2**62
-    got = evaluation.metrics(sums, np.array([1]), 62, False, np.array([1], dtype=np.int32))
+    got = metrics.of_sums(sums, np.array([1]), 62, False, np.array([1], dtype=np.int32))
     assert got[1, 0] == pytest.approx(-187 * np.log(2))
 
 
 def test_no_log_likelihood_is_above_zero():
     # three posteriors of 1, each rounded up by the scale
-    sums = evaluation.empty_sums(1, 1, 2)
+    sums = metrics.empty_sums(1, 1, 2)
     sums.posterior[0, 0, 0] = 3 * 2**60 + 1
-    got = evaluation.metrics(sums, np.array([3]), 60, False, np.array([0], dtype=np.int32))
+    got = metrics.of_sums(sums, np.array([3]), 60, False, np.array([0], dtype=np.int32))
     assert got[1, 0] == 0.0
 
 
@@ -189,7 +229,7 @@ def test_ties_go_to_the_lowest_class():
     sets = ande.parent_sets(5, 1)
     weights = 0.0 * random_weights(rows, sets, 1)
     sums, bits, usable, test = scored(rows, sets, weights)
-    accuracy, log_likelihood, brier, _ = evaluation.metrics(sums, usable, bits, False, test.y)
+    accuracy, log_likelihood, brier, _ = metrics.of_sums(sums, usable, bits, False, test.y)
     np.testing.assert_array_equal(accuracy, np.mean(test.y == 0))
     np.testing.assert_allclose(log_likelihood, -np.log(4), rtol=1e-12)
     np.testing.assert_allclose(brier, 0.75, rtol=1e-12)
@@ -203,9 +243,9 @@ def test_metrics_equal_scikit_learn_with_absent_classes(seed, m, o):
     rng = np.random.default_rng(seed)
     y = rng.integers(0, rng.integers(1, o + 1), m).astype(np.int32)
     p = rng.dirichlet(np.full(o, 0.3), m)
-    sums = evaluation.empty_sums(1, m, o)
+    sums = metrics.empty_sums(1, m, o)
     sums.posterior[0] = np.rint(p * 2.0**62)
-    got = evaluation.metrics(sums, np.ones(m, dtype=np.int64), 62, False, y)[:, 0]
+    got = metrics.of_sums(sums, np.ones(m, dtype=np.int64), 62, False, y)[:, 0]
     predicted = p.argmax(axis=1)
     assert got[0] == pytest.approx(accuracy_score(y, predicted))
     assert got[2] == pytest.approx(np.mean(((p - np.eye(o)[y]) ** 2).sum(axis=1)))
@@ -214,8 +254,8 @@ def test_metrics_equal_scikit_learn_with_absent_classes(seed, m, o):
 
 
 def test_without_test_rows_every_metric_is_undefined():
-    sums = evaluation.empty_sums(3, 0, 2)
-    got = evaluation.metrics(sums, np.zeros(0, dtype=np.int64), 62, False, np.zeros(0, dtype=np.int32))
+    sums = metrics.empty_sums(3, 0, 2)
+    got = metrics.of_sums(sums, np.zeros(0, dtype=np.int64), 62, False, np.zeros(0, dtype=np.int32))
     assert got.shape == (4, 3)
     assert np.isnan(got).all()
 
@@ -229,7 +269,7 @@ def test_rows_without_a_complete_parent_set_fall_back_to_lower_orders(combine, s
     incomplete[1, 2] = 0  # A1DE has, A2DE has not
     incomplete[3] = 0
     for order in (2, 1, 0):
-        got = evaluation.fall_back(
+        got = metrics.fall_back(
             incomplete,
             rows.X,
             rows.y,
@@ -250,9 +290,9 @@ def test_weighted_models_fall_back_to_the_prior():
     rows = make(35, m=10)
     missing = np.full((2, 5), -1, dtype=np.int32)
     common = {"order": -1, "rule": ("laplace", 1.0), "joint": False}
-    got = evaluation.fall_back(missing, rows.X, rows.y, rows.arity, rows.o, **common)
+    got = metrics.fall_back(missing, rows.X, rows.y, rows.arity, rows.o, **common)
     expected = (np.bincount(rows.y, minlength=rows.o) + 1) / (10 + rows.o)
     np.testing.assert_allclose(got, [expected, expected])
     given = np.array([0.2, 0.3, 0.5])
-    got = evaluation.fall_back(missing, rows.X, rows.y, rows.arity, rows.o, **common, prior=given)
+    got = metrics.fall_back(missing, rows.X, rows.y, rows.arity, rows.o, **common, prior=given)
     np.testing.assert_array_equal(got, [given, given])

@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 
-from fedande_mpi import ande, cll, evaluation, host, lbfgs, release
+from fedande_mpi import ande, cll, host, lbfgs, metrics, release
 from fedande_mpi.comm import SerialComm
 from fedande_mpi.errors import FederationError
 from fedande_mpi.federation import run_unit
@@ -425,5 +425,5 @@ def test_the_common_weights_score_with_each_clients_own_theta():
         w = result.weights[0].reshape(-1, unit.n_classes)
         p = cll.predict_proba(unit.held_out.X, [], unit.arity, w, log_theta)
         np.testing.assert_allclose(result.posterior[c], p, rtol=1e-12)
-        accuracy = result.metrics[2, evaluation.METRICS.index("accuracy"), c]
+        accuracy = result.metrics[2, metrics.METRICS.index("accuracy"), c]
         assert accuracy == np.mean(p.argmax(axis=1) == unit.held_out.y)
