@@ -231,7 +231,7 @@ def together(block: Layout, n_rows: int) -> list[slice]:
     return [slice(at, min(at + some, n_sets)) for at in range(0, n_sets, some)]
 
 
-@compiled
+@inlined
 def _index_rows(test: HeldOut, first: int, last: int, block: Layout, at: int, per_attribute: bool) -> Index:
     o = block.n_classes
     children, parents = block.children[at], block.parents[at]
@@ -302,7 +302,7 @@ def _index_rows(test: HeldOut, first: int, last: int, block: Layout, at: int, pe
     )
 
 
-@compiled
+@inlined
 def _allocate(n_touched: int, lanes: int) -> Table:
     table = Table(np.zeros((n_touched + 1) * lanes), np.zeros((n_touched + 1) * lanes))
     e = table.e
@@ -311,7 +311,7 @@ def _allocate(n_touched: int, lanes: int) -> Table:
     return table
 
 
-@compiled
+@inlined
 def _copy(source: Table, to: Table) -> None:
     u, e, to_u, to_e = source.u, source.e, to.u, to.e
     for i in range(u.size):
@@ -319,7 +319,7 @@ def _copy(source: Table, to: Table) -> None:
         to_e[i] = e[i]
 
 
-@compiled
+@inlined
 def _exponentials(u: FloatArray, e: FloatArray, largest: float) -> None:
     """Fill ``e`` with e^u, NaN beyond +-largest."""
     for i in range(u.size):
@@ -327,7 +327,7 @@ def _exponentials(u: FloatArray, e: FloatArray, largest: float) -> None:
         e[i] = value if abs(u[i]) <= largest else np.nan
 
 
-@compiled
+@inlined
 def _share(
     index: Index,
     block: Layout,
@@ -388,7 +388,7 @@ def _changed(counts: IntArray, here: int, o: int, h: int, classes: IntArray) -> 
     return n
 
 
-@compiled
+@inlined
 def _forget_own(index: Index, o: int, h: int, n_children: int, shared: Table, own: Own, table: Table) -> None:
     """Take out what the last client filled in; first cells stay, as every client fills them in."""
     begin = index.begin
@@ -417,7 +417,7 @@ def _forget_own(index: Index, o: int, h: int, n_children: int, shared: Table, ow
         counts[i] = 0
 
 
-@compiled
+@inlined
 def _count_own(index: Index, clients: Clients, c: int, block: Layout, at: int, own: Own) -> None:
     """Count the client's rows."""
     X, y, arity = clients.X, clients.y, block.arity
@@ -449,7 +449,7 @@ def _count_own(index: Index, clients: Clients, c: int, block: Layout, at: int, o
                 absent[(s * n_children + j) * o + label] += 1
 
 
-@compiled
+@inlined
 def _add_own(
     index: Index,
     block: Layout,
@@ -522,7 +522,7 @@ def _add_own(
         _exponentials(u[first : first + h], e[first : first + h], largest)
 
 
-@compiled
+@inlined
 def _multiply(
     factors: NDArray[np.uint32], start: int, n: int, width: int, lanes: int, e: FloatArray, z: FloatArray
 ) -> None:
@@ -553,7 +553,7 @@ def _multiply(
             multiply_4(e, factors, at, width, lanes, k, z, out + k)
 
 
-@compiled
+@inlined
 def _add_rows(
     index: Index,
     o: int,
@@ -575,6 +575,7 @@ def _add_rows(
     n_used = order.size
     width = factors.size // max(1, n_used)
     h = compared - 1
+    joint = h == o
     lanes = cll.stride(compared)
     unit = 2.0**bits
     inverse = 1.0 / unit  # powers of two: exact
@@ -603,15 +604,14 @@ def _add_rows(
             factor[r] = 1.0 / last[r]
             last[r] = factor[r]
             out_of_range |= int(last[r] != last[r])
-        if h == o:
+        if joint:
             for r in range(n):
                 factor[r] = exp_nonpositive(-top[order[start + r]])
         for r in range(n if out_of_range else 0):
             if last[r] != last[r]:
                 factor[r] = 1.0
-                _by_logarithms(
-                    factors, start + r, width, compared, u, top, order[start + r], z[r * lanes :], last[r:]
-                )
+                largest = top[order[start + r]] if joint else 0.0
+                last[r] = _by_logarithms(factors, start + r, width, h, u, joint, largest, z, r * lanes)
         for r in range(n):
             label = labels[start + r]
             among = z[r * lanes + min(label, h - 1)] * factor[r]  # no jump: labels are hard to foresee
@@ -642,7 +642,7 @@ def _add_rows(
                 while k < h:
                     posterior[row, k] += np.int64(np.rint(z[r * lanes + k] * scale))
                     k += 1
-        if h < o:
+        if not joint:
             for r in range(n):
                 posterior[order[start + r], h] += whole_last[r]
         for r in range(n):
@@ -652,29 +652,40 @@ def _add_rows(
                 rest[row, 1] += fine[r]
 
 
-@compiled
+@inlined
 def _by_logarithms(
     factors: NDArray[np.uint32],
     r: int,
     width: int,
-    compared: int,
+    h: int,
     u: FloatArray,
-    top: FloatArray,
-    row: int,
-    scores: FloatArray,
-    last: FloatArray,
-) -> None:
-    """Compute one row's posterior, or its joints, from sums of scores."""
-    one = int(np.int64(1))  # not a literal, which would have the two functions compiled once more
-    cll.forward(factors, r, one, width, compared, u, scores)
-    if top.size == 0:
-        cll.softmax(one, compared, scores, last)
-        return
-    for k in range(compared - 1):
-        scores[k] = exp_nonpositive(scores[k] - top[row])
+    joint: bool,
+    top: float,
+    z: FloatArray,
+    at: int,
+) -> float:
+    """Compute a row's posterior, or its joints relative to e^top, from sums of scores; return the last class's."""
+    lanes = cll.stride(h + 1)
+    for k in range(h):
+        z[at + k] = 0.0
+        for f in range(r * width, (r + 1) * width):
+            z[at + k] += u[np.int64(factors[f]) * lanes + k]
+    if not joint:
+        top = 0.0
+        for k in range(h):
+            top = max(top, z[at + k])
+    last = 0.0 if joint else exp_nonpositive(-top)
+    total = last
+    for k in range(h):
+        z[at + k] = exp_nonpositive(z[at + k] - top)
+        total += z[at + k]
+    if not joint:
+        for k in range(h):
+            z[at + k] /= total
+    return last / total
 
 
-@compiled
+@inlined
 def _raise_maxima(index: Index, o: int, compared: int, u: FloatArray, z: FloatArray, top: FloatArray) -> None:
     """Raise ``top (m,)`` to the largest score of each row."""
     order, factors = index.order, index.factors

@@ -74,8 +74,12 @@ def reducing(function: _F) -> _F:
 
 
 def inlined(function: _F) -> _F:
-    """Compile a small function that is only called from compiled ones."""
-    return cast(_F, numba.njit(error_model="numpy", fastmath={"contract"})(function))
+    """Compile a function that is only called from compiled ones.
+
+    What lets Python call it would take longer to compile than most such functions.
+    """
+    options: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return cast(_F, numba.njit(error_model="numpy", fastmath={"contract"}, **options)(function))
 
 
 @_intrinsic
