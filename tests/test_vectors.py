@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import numba
 import numpy as np
 import pytest
 
 from fedande_mpi import vectors
-from fedande_mpi.jit import inlined
 
 STRIDE, AT = 12, 3
 CELLS = np.array([7, 2, 5, 2, 0], dtype=np.uint32)
@@ -16,10 +16,10 @@ def compiled(name, n_lanes):
     """The routine behind a function that can be called from here."""
     routine = getattr(vectors, f"{name}_{n_lanes}")
     if name == "total":
-        return inlined(lambda values, at: routine(values, at))
+        return numba.njit(lambda values, at: routine(values, at))
     if name == "count":
-        return inlined(lambda values, at, factor, out, first: routine(values, at, factor, out, first))
-    return inlined(lambda a, b, c, d, e, f, g, h: routine(a, b, c, d, e, f, g, h))
+        return numba.njit(lambda values, at, factor, out, first: routine(values, at, factor, out, first))
+    return numba.njit(lambda a, b, c, d, e, f, g, h: routine(a, b, c, d, e, f, g, h))
 
 
 @pytest.fixture
