@@ -34,7 +34,7 @@ test-kill: $(READY) ## kill random ranks 100 times and stop jobs 30 times; nothi
 
 test-slurm: $(READY) ## install and start SLURM on this machine (Debian, root) and run the batch scripts
 	tests/slurm/start_slurm.sh --install
-	$(BIN)/python -m pytest -m slurm
+	$(BIN)/python -m pytest -m slurm tests/slurm
 
 lint: $(READY) ## check style (ruff) and types (mypy)
 	$(BIN)/ruff check .

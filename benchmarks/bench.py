@@ -31,6 +31,7 @@ SECTIONS: dict[str, Callable[[Setting], Section]] = {
     "growth": folds.cost,
     "scikit-bayes": peers.scikit_bayes,
     "scaling": launches.scaling,
+    "server": launches.server,
     "overhead": launches.overhead,
     "startup": launches.startup,
     "large": launches.large,

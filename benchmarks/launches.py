@@ -60,13 +60,42 @@ def scaling(setting: Setting) -> Section:
                 "1 host, s": statistics.median(seconds[2]),
                 "2 hosts, s": statistics.median(seconds[3]),
                 "efficiency": efficiency,
-                "server CPU share": statistics.median(
-                    run["server_cpu"] / run["server_wall"] for run in runs[3]
-                ),
             }
         )
         if one["dataset"] == "kr-vs-k":
             section.goal("kr-vs-k n = 2 C = 20, efficiency of two hosts", efficiency, least=0.9)
+    return section
+
+
+def server(setting: Setting) -> Section:
+    """Measure what the server takes of a core while two hosts compute."""
+    section = Section(
+        "The server's share of a core",
+        'A2DE-w, C = 20, one fold on 3 ranks, `evaluate = "last"`: CPU seconds of rank 0 from the first broadcast to '
+        "the last gather over the seconds on the clock (`/timing/server_cpu` and `/timing/server_wall` in a result).",
+    )
+    for name in ("kr-vs-k", "nursery", "kr-vs-kp"):
+        for transport in ("gather", "reduce"):
+            spec = {
+                **source(setting, name),
+                "n": 2,
+                "clients": 20,
+                "evaluate": "last",
+                "transport": transport,
+            }
+            found = [on_ranks(3, **spec) for _ in range(setting.repeats)]
+            share = statistics.median(run["server_cpu"] / run["server_wall"] for run in found)
+            section.rows.append(
+                {
+                    "data": name,
+                    "transport": transport,
+                    "CPU, s": statistics.median(run["server_cpu"] for run in found),
+                    "clock, s": statistics.median(run["server_wall"] for run in found),
+                    "share": share,
+                }
+            )
+            if name == "kr-vs-k":
+                section.goal(f"kr-vs-k, {transport}, share", share, most=0.05)
     return section
 
 

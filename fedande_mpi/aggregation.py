@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fedande_mpi.errors import FederationError
 from fedande_mpi.jit import compiled
+from fedande_mpi.magnitudes import largest_magnitude
 
 FloatArray = NDArray[np.float64]
 
@@ -71,23 +72,17 @@ def largest_terms(rows: FloatArray, factors: FloatArray, start: NDArray[np.int64
         Not finite where a weight is not.
     """
     largest = np.empty((rows.shape[0], start.size - 1))
-    _largest_magnitudes(rows.view(np.int64), start, largest.view(np.int64))
+    _largest_magnitudes(rows, start, largest)
     with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is the caller's to refuse
         largest *= factors[:, None]
     return largest
 
 
 @compiled
-def _largest_magnitudes(bits: NDArray[np.int64], start: NDArray[np.int64], out: NDArray[np.int64]) -> None:
-    # without their sign, the bits of numbers are ordered as the numbers are, then infinity, then NaN
-    magnitude = np.int64(0x7FFFFFFFFFFFFFFF)
-    for c in range(bits.shape[0]):
+def _largest_magnitudes(rows: FloatArray, start: NDArray[np.int64], out: FloatArray) -> None:
+    for c in range(rows.shape[0]):
         for b in range(start.size - 1):
-            row = bits[c, start[b] : start[b + 1]]
-            top = np.int64(0)
-            for i in range(row.size):
-                top = max(top, row[i] & magnitude)
-            out[c, b] = top
+            out[c, b] = largest_magnitude(rows[c, start[b] : start[b + 1]])
 
 
 def refuse_not_finite(largest: FloatArray) -> None:

@@ -28,11 +28,6 @@ IntArray = NDArray[np.integer]
 FloatArray = NDArray[np.float64]
 
 
-def model_name(n: int, *, weighted: bool) -> str:
-    """Return ``NB``, ``A1DE``, ``A2DE`` ..., with ``-w`` appended for a weighted model."""
-    return ("NB" if n == 0 else f"A{n}DE") + ("-w" if weighted else "")
-
-
 def parent_sets(n_attributes: int, n: int) -> NDArray[np.int64]:
     """List the parent sets of an AnDE.
 

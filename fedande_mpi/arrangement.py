@@ -46,6 +46,16 @@ class Arrangement:
         """Number of shards S."""
         return len(self.shards)
 
+    @property
+    def counts(self) -> list[int]:
+        """Number of clients of each group."""
+        return [len(self.clients(group)) for group in range(self.n_groups)]
+
+    @property
+    def n_sets(self) -> int:
+        """Number of parent sets that are to be computed."""
+        return sum(shard.size for shard in self.shards)
+
     def clients(self, group: int) -> range:
         """Return the clients of a group."""
         return range(self.client_start[group], self.client_start[group + 1])
@@ -87,7 +97,13 @@ def deal_by_cost(costs: NDArray[np.float64], n_parts: int) -> tuple[NDArray[np.i
     return tuple(np.array(sorted(part), dtype=np.int64) for part in parts)
 
 
-def cut_blocks(widths: NDArray[np.int64], n_rows: int, budget: float) -> tuple[slice, ...]:
+def cut_blocks(
+    widths: NDArray[np.int64],
+    n_rows: int,
+    budget: float,
+    costs: NDArray[np.float64] | None = None,
+    limit: float = 0.0,
+) -> tuple[slice, ...]:
     """Cut a shard's sets into blocks of which `n_rows` rows take at most `budget` bytes, at least one set each.
 
     Parameters
@@ -98,15 +114,21 @@ def cut_blocks(widths: NDArray[np.int64], n_rows: int, budget: float) -> tuple[s
         Rows gathered.
     budget : float
         Bytes.
+    costs : (k,) array of float64, optional
+        Cost of each set.
+    limit : float
+        Largest cost of a block.
     """
+    costs = np.zeros(widths.size) if costs is None else costs
     blocks = []
-    first, size = 0, 0
+    first, size, load = 0, 0, 0.0
     for at, width in enumerate(widths):
-        cost = int(width) * 8 * n_rows
-        if at > first and size + cost > budget:
+        more = int(width) * 8 * n_rows
+        if at > first and (size + more > budget or load + costs[at] > limit):
             blocks.append(slice(first, at))
-            first, size = at, 0
-        size += cost
+            first, size, load = at, 0, 0.0
+        size += more
+        load += costs[at]
     blocks.append(slice(first, widths.size))
     return tuple(blocks)
 
@@ -121,6 +143,7 @@ def arrange(
     shards: int | None = None,
     rows: bool = True,
     block_bytes: float = 64 * 2**20,
+    block_share: float = float("inf"),
 ) -> Arrangement:
     """Choose the grid that minimises the longest host's work.
 
@@ -142,6 +165,8 @@ def arrange(
         Whether a host holds a row of numbers for each of its clients, or a single sum.
     block_bytes : float
         Budget of a block on each host, and at rank 0 for all shards together.
+    block_share : float
+        Largest share of the whole work, on one host, that is in a block.
 
     Returns
     -------
@@ -172,10 +197,13 @@ def arrange(
     # the rows that arrive a piece at a time, one of each host or more
     held = max(np.diff(bounds)) if rows else 1
     n_rows = max(int(held) + 2, (n_groups + 2) * n_shards)
+    limit = block_share * n_groups * set_costs.sum()
     return Arrangement(
         client_start=bounds,
         shards=dealt,
-        blocks=tuple(cut_blocks(set_widths[part], n_rows, block_bytes) for part in dealt),
+        blocks=tuple(
+            cut_blocks(set_widths[part], n_rows, block_bytes, set_costs[part], limit) for part in dealt
+        ),
         idle=n_hosts - n_groups * n_shards,
     )
 

@@ -25,6 +25,9 @@ TIME = "2:00:00"
 _MARGIN = 1.5
 """Estimates of time and memory are taken so many times: a plan is an order of size."""
 
+_CHECKPOINTS = 8
+"""Checkpoints within the time limit, where a fold may not end within it."""
+
 _LIMIT = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 
 
@@ -142,6 +145,11 @@ def request(
     planned = [job.plan for job in prepare(experiment, output, ranks, library) if job.units]
     largest = max((max(plan.server_bytes, plan.host_bytes) for plan in planned), default=256 * MIB)
     words = [shlex.quote(word) for word in options]
+    if longest / max(1, ranks - 1) * _MARGIN > limit and not any(
+        "checkpoint_minutes" in word for word in options
+    ):
+        # several within the limit, which a restart goes on from
+        words += ["--set", f"checkpoint_minutes={limit / 60 / _CHECKPOINTS:.3g}"]
     return Request(
         name=re.sub(r"[^\w.-]+", "-", experiment.name),
         experiment=shlex.quote(path),
@@ -168,7 +176,9 @@ def _remarks(
         f"rank{'s' * (ranks > 1)}; the longest fold takes {longest / hosts:,.0f} s.",
     ]
     if longest / hosts * _MARGIN > limit:
-        lines.append("A fold may not end within the time limit: raise --time or --ranks.")
+        lines.append(
+            "A fold may not end within the time limit: it goes on from a checkpoint after each requeue."
+        )
     elif max(loads) / hosts * _MARGIN > limit:
         lines.append("That is more than the time limit: the tasks requeue themselves until all is done.")
     return tuple(lines)
@@ -249,6 +259,15 @@ _SCRIPT = """\
 # Stop at names that are not set; errors are dealt with one by one.
 set -u
 
+# From here on a signal (USR1: the limit is near, TERM: preemption) is kept for the ranks: without a trap it would end
+# this script.
+told=no
+trap 'told=yes' USR1 TERM
+
+# What SLURM's commands call this job. The last task of an array has the number of the whole array: with
+# SLURM_JOB_ID they would mean all tasks.
+job="${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}"
+
 # What to run, and where its results go.
 experiment=@EXPERIMENT@
 output=@OUTPUT@
@@ -276,38 +295,59 @@ esac
 
 echo "job $SLURM_JOB_ID@TASK@, restart ${SLURM_RESTART_COUNT:-0}: ${launcher[*]} fedande run ${arguments[*]}"
 
+# MPICH names its shared memory after the numbers of job and step. Ranks that were killed leave theirs behind, and a
+# restart on the same node that found it would fail in MPI_Init: every start gets another step number, after as many
+# empty steps as there were starts.
+if [[ "${launcher[0]##*/}" == srun ]]; then
+    for ((start = 0; start < ${SLURM_RESTART_COUNT:-0}; start++)); do
+        srun --mpi=none --nodes=1 --ntasks=1 true
+    done
+fi
+
 # In the background, since a shell that waits for a command does not see signals.
 "${launcher[@]}" fedande run "${arguments[@]}" &
 ranks=$!
 
-# Pass a signal on to the ranks: they drop the fold in progress, leave together and exit with 75. A signal to srun would
-# kill them unwarned, so SLURM signals its steps; mpiexec forwards USR1, whichever MPI it is of.
-# shellcheck disable=SC2317  # the trap calls it
-tell_ranks() {
-    told=yes
-    if [[ "${launcher[0]##*/}" == srun ]]; then
-        scancel --signal=USR1 "$SLURM_JOB_ID"
-    else
+# A signal ends the waiting, not the ranks. Pass it on: they drop the fold in progress, leave together and exit with 75.
+# A signal to srun would kill them unwarned, so SLURM signals its steps; mpiexec forwards USR1, whichever MPI it is of.
+# Ranks that are just being started may not hear it: say it again after a while; a second one changes nothing.
+while kill -0 "$ranks" 2>/dev/null; do
+    if [[ "$told" == yes && "${launcher[0]##*/}" == srun ]]; then
+        scancel --signal=USR1 "$job"
+    elif [[ "$told" == yes ]]; then
         kill -USR1 "$ranks"
     fi
-}
-trap tell_ranks USR1 TERM
-
-# A signal ends the waiting, not the ranks: wait again.
-while :; do
-    told=no
-    wait "$ranks"
-    code=$?
-    [[ "$told" == yes ]] || break
+    sleep 15 >/dev/null 2>&1 &
+    wait -n "$ranks" "$!"
 done
+wait "$ranks"
+code=$?
 
-# 75 says "stopped by a signal, all that is complete is saved, run me again". Not after scancel: a job that is being
-# cancelled is no longer RUNNING. Not for ever either: a job that was restarted so often does not get on.
-if [[ "$code" -eq 75 ]]; then
-    state="$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T)"
+# 75 says "stopped by a signal, all that is complete is saved, run me again". Ranks that were told may also have been
+# killed, those that had just been started or did not come in time; then the code is the launcher's, 137 for one. But 0
+# is done, and 1, 2 and 70 are errors that a restart would meet again.
+case "$told $code" in
+    *" 75") again=yes ;;
+    *" 0" | *" 1" | *" 2" | *" 70" | no*) again=no ;;
+    *) again=yes ;;
+esac
+
+# A busy controller does not always answer: ask again.
+persist() {
+    for _ in 1 2 3 4 5 6; do
+        "$@" && return
+        sleep 3
+    done
+    echo "job $SLURM_JOB_ID: no answer to: $*" >&2
+}
+
+# Not after scancel: a job that is being cancelled is no longer RUNNING. Not for ever either: a job that was restarted
+# so often does not get on.
+if [[ "$again" == yes ]]; then
+    state="$(persist squeue --noheader --jobs="$job" --format=%T)"
     if [[ "$state" == RUNNING && "${SLURM_RESTART_COUNT:-0}" -lt "${FEDANDE_MAX_RESTARTS:-50}" ]]; then
         echo "job $SLURM_JOB_ID stopped after restart ${SLURM_RESTART_COUNT:-0}: requeueing it"
-        scontrol requeue "$SLURM_JOB_ID"
+        persist scontrol requeue "$job"
     fi
 fi
 exit "$code"

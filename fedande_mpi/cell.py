@@ -21,6 +21,11 @@ METHODS = ("generative", "discriminative", "hybrid")
 SCOPES = ("federated", "local", "centralised")
 
 
+def model_name(n: int, method: str) -> str:
+    """Return the name of a model: ``NB``, ``A1DE``, ..., with ``-w`` when weighted."""
+    return ("NB" if n == 0 else f"A{n}DE") + ("" if method == "generative" else "-w")
+
+
 def _in_rounds(cell: Cell) -> bool:
     return cell.in_rounds
 
@@ -170,6 +175,9 @@ class Common:
         example=1,
     )
     block_mib: float = key(64.0, real(above=0), "memory for a block of parent sets, in MiB", changes=never)
+    checkpoint_minutes: float = key(
+        15.0, real(low=0), "minutes between checkpoints within a fold; 0 = none", changes=never
+    )
     allow_empty: bool = key(
         False, boolean(), "allow more clients than a fold has training rows", changes=never
     )
@@ -225,8 +233,8 @@ class Cell(Common):
 
     @property
     def model(self) -> str:
-        """Name of the model: ``NB``, ``A1DE``, ..., with ``-w`` when weighted."""
-        return ("NB" if self.n == 0 else f"A{self.n}DE") + ("-w" if self.weighted else "")
+        """Name of the model, see `model_name`."""
+        return model_name(self.n, self.method)
 
     @property
     def rounds(self) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedande_mpi.celldata import CellData
+from fedande_mpi.checkpoint import checkpoints, progress_of
 from fedande_mpi.errors import ResultsError
 from fedande_mpi.merging import find_files
 from fedande_mpi.reservation import read_claim
@@ -75,8 +76,9 @@ def check(paths: Iterable[str | Path]) -> Checked:
         If a path has no result file at all.
     """
     found = Checked()
+    complete: set[tuple[str, Unit]] = set()
     given = [Path(path) for path in paths]
-    for path in find_files(given):
+    for path in _files(given):
         problems = validate(path)
         found.problems += problems
         if problems:
@@ -89,8 +91,9 @@ def check(paths: Iterable[str | Path]) -> Checked:
             if missing:
                 found.missing[cell.info.name] = missing
             found.problems += _sidecars(cell)
+            complete |= {(cell.info.name, unit) for unit in cell.complete_units()}
     for directory in filter(Path.is_dir, given):
-        _leftovers(directory, found)
+        _leftovers(directory, complete, found)
     return found
 
 
@@ -120,13 +123,36 @@ def _sidecars(cell: CellData) -> list[str]:
     return problems
 
 
-def _leftovers(directory: Path, found: Checked) -> None:
+def _files(paths: list[Path]) -> list[Path]:
+    """Find result files; a directory whose first fold is under way, or was stopped, need not have any."""
+    begun = [
+        path
+        for path in paths
+        if path.is_dir()
+        and not any(path.glob("*.h5"))
+        and any(entry.suffix in (".claim", ".checkpoint") for entry in path.iterdir())
+    ]
+    others = [path for path in paths if path not in begun]
+    return find_files(others) if others or not begun else []
+
+
+def _leftovers(directory: Path, complete: set[tuple[str, Unit]], found: Checked) -> None:
     for path in sorted(directory.rglob("*.corrupt")):
         found.notes.append(f"{path}: a damaged file that a run set aside; delete it when you have seen it")
     for path in sorted(directory.rglob("*.claim")):
         claim = read_claim(path)
         if claim is not None:
             found.notes.append(f"{path.stem}: claimed by {claim.holder or 'somebody'}")
+    for unit, path in sorted(checkpoints(directory)):
+        done = progress_of(path)
+        if unit in complete:
+            found.notes.append(f"{path}: a checkpoint of a fold that is complete; the next run removes it")
+        elif done is None:
+            found.notes.append(f"{path}: a checkpoint that cannot be read; the fold will be computed anew")
+        else:
+            found.notes.append(
+                f"{path.stem}: {done[0]} of {done[1]} parent sets are done in a checkpoint; run the same command again"
+            )
     temporaries = len(list(directory.rglob(".*.tmp")))
     if temporaries:
         found.notes.append(f"{directory}: {temporaries} temporary files of jobs that run or were killed")

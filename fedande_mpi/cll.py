@@ -354,8 +354,9 @@ def objective(problem: Problem, w: NDArray[np.float64], g: NDArray[np.float64]) 
     gradient(p.residuals, p.log_theta, p.child, p.cell_group, p.n_touched, p.n_groups, p.o, g)
     if p.l2 > 0.0:
         value += penalty(p, w)
+        centre = p.centre
         for i in range(p.n_groups * p.o):
-            g[i] += p.l2 * (w[i] - p.centre[i])
+            g[i] += p.l2 * (w[i] - centre[i])
     return value
 
 
@@ -363,8 +364,9 @@ def objective(problem: Problem, w: NDArray[np.float64], g: NDArray[np.float64]) 
 def penalty(problem: Problem, w: NDArray[np.float64]) -> float:
     """Return l2/2 ||w - centre||^2 over the touched weights; the others stay at the centre."""
     total = 0.0
+    centre = problem.centre
     for i in range(problem.n_groups * problem.o):
-        total += (w[i] - problem.centre[i]) ** 2
+        total += (w[i] - centre[i]) ** 2
     return 0.5 * problem.l2 * total
 
 

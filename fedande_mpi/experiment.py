@@ -17,7 +17,8 @@ import numpy as np
 from fedande_mpi import aggregation, cll, evaluation, jit, local
 from fedande_mpi.balance import Balance
 from fedande_mpi.cell import Cell
-from fedande_mpi.cellfile import CellFile, signature
+from fedande_mpi.cellfile import CellFile, signature, stored_cell
+from fedande_mpi.checkpoint import Checkpoint, checkpoint_path, checkpoints, remove_checkpoint
 from fedande_mpi.comm import Communicator, SerialComm
 from fedande_mpi.config import Experiment
 from fedande_mpi.datasets import Dataset
@@ -136,6 +137,10 @@ def _serve(
             shown.note(f"{len(complete)} of {len(jobs)} cells are complete")
         for job in complete if len(complete) <= _LISTED else ():
             shown.note(f"{job.cell}: complete")
+        infos = {job.info.name: job.info for job in complete}
+        for (name, unit), path in checkpoints(output):
+            if name in infos and stored_cell(output, infos[name]).is_complete(*unit):
+                remove_checkpoint(path)  # killed before it could
         runner = Runner(comm, library, output, shown, poll)
         runner.run([job for job in share_first(jobs, share) if job.units], overwrite=overwrite)
         for line in runner.balance.lines():
@@ -183,10 +188,10 @@ def _work(comm: Communicator, poll: Callable[[], None]) -> None:
         if kind == "data":
             dataset = content
         elif kind == "unit":
-            cell, repeat, fold = content
+            cell, repeat, fold, done = content
             assert dataset is not None
             unit, _ = make_unit(cell, dataset, repeat, fold)
-            run_unit(comm, unit, arrange_unit(unit, comm.size), poll)
+            run_unit(comm, unit, arrange_unit(unit, comm.size, done), poll)
         elif kind == "stop":
             comm.barrier(lambda: stop_if_told(comm))
             return
@@ -262,6 +267,9 @@ class Runner:
             progress.note(f"{cell}: its file was damaged; set aside as {file.aside}, computing it anew")
         # another job may have done some since this one looked
         units = [unit for unit in job.units if not file.cell.is_complete(*unit)]
+        for (name, unit), path in checkpoints(self.output):
+            if name == job.info.name and (file.cell.is_complete(*unit) or (overwrite and unit in job.units)):
+                remove_checkpoint(path)  # killed before it could, or to be computed again
         progress.advance(job.plan.seconds * (len(job.units) - len(units)))
         if not units:
             return
@@ -276,6 +284,27 @@ class Runner:
             if not file.cell.is_complete(repeat, fold):
                 self._unit(job, dataset, file, held, repeat, fold)
 
+    def _checkpoint(self, job: Job, unit: Unit, held: Reservation) -> Checkpoint:
+        """Look for a checkpoint of a unit, and say what becomes of it."""
+        name = f"{job.cell} repeat {unit.repeat} fold {unit.fold}"
+        checkpoint = Checkpoint(
+            checkpoint_path(self.output, job.info.name, unit.repeat, unit.fold),
+            unit,
+            {"config_sha256": job.info.config_sha256, "versions": versions()},
+            self.progress.note,
+            lambda: not held.lost,
+        )
+        if checkpoint.problem:
+            self.progress.note(
+                f"{name}: its checkpoint was not used: {checkpoint.problem}; computing it anew"
+            )
+        elif checkpoint.partial is not None:
+            done = checkpoint.partial.done
+            self.progress.note(
+                f"{name}: goes on from a checkpoint, {done.sum()} of {done.size} parent sets done"
+            )
+        return checkpoint
+
     def _unit(
         self, job: Job, dataset: Dataset, file: CellFile, held: Reservation, repeat: int, fold: int
     ) -> None:
@@ -283,27 +312,36 @@ class Runner:
         progress.unit(f"{cell} repeat {repeat} fold {fold}")
         started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         begin = time.perf_counter()
-        comm.share(("unit", (cell, repeat, fold)), self.poll)
         unit, test_fold = make_unit(cell, dataset, repeat, fold)
-        arrangement = arrange_unit(unit, comm.size)
-        done = 0.0
+        checkpoint = self._checkpoint(job, unit, held)
+        before = checkpoint.partial
+        done = None if before is None else before.done
+        comm.share(("unit", (cell, repeat, fold, done)), self.poll)
+        arrangement = arrange_unit(unit, comm.size, done)
+        computed = 0.0
 
         def got_on(share: float) -> None:
-            nonlocal done
-            done += share
+            nonlocal computed
+            computed += share
             progress.advance(share * job.plan.seconds)
+
+        if before is not None:
+            widths = np.diff(unit.bounds(unit.sets, unit.granularity))
+            got_on(float(widths[before.done].sum() / widths.sum()))
+        inherited = computed
+        earlier = 0.0 if before is None else before.seconds
 
         def look() -> None:
             self.poll()
             held.beat()
             progress.advance(0.0)
 
-        result = run_unit(comm, unit, arrangement, look, got_on)
+        result = run_unit(comm, unit, arrangement, look, got_on, checkpoint)
         assert result is not None
         values = dict(_values(unit, result))
         seconds = time.perf_counter() - begin
         values["/folds/test_fold"] = test_fold
-        values["/timing/unit"] = seconds
+        values["/timing/unit"] = earlier + seconds
         values |= {
             "/provenance/mpi_size": comm.size,
             "/provenance/shards": arrangement.n_shards,
@@ -316,8 +354,10 @@ class Runner:
             write_sidecar(self.output, file.cell, repeat, fold, **_saved(unit, result))
         file.cell.record(repeat, fold, values)
         file.save()
-        progress.advance(job.plan.seconds * max(0.0, 1.0 - done))
-        progress.log(_report(unit, result, seconds))
+        if not held.lost:
+            remove_checkpoint(checkpoint.path)
+        progress.advance(job.plan.seconds * max(0.0, 1.0 - computed))
+        progress.log(_report(unit, result, seconds, 1.0 - inherited))
         self.balance.add(
             result.hosts,
             float(np.nansum(result.seconds["aggregate"])),
@@ -326,17 +366,17 @@ class Runner:
         )
 
 
-def _report(unit: Unit, result: UnitResult, seconds: float) -> str:
-    """Return a unit's line in the log: how long it took, rates, and how good it is."""
+def _report(unit: Unit, result: UnitResult, seconds: float, share: float) -> str:
+    """Return a unit's line in the log: how long its last `share` took, rates, and how good it is."""
     cell = unit.cell
     down, up = communication_bytes(unit)
     rounds = max(1, len(cell.rounds) - 1)
     parts = [f"{seconds:.1f} s"]
     if cell.in_rounds:
-        parts.append(f"{rounds / seconds:,.1f} rounds/s")
-    parts.append(f"{len(unit.sets) * cell.clients / seconds:,.0f} models/s")
+        parts.append(f"{share * rounds / seconds:,.1f} rounds/s")
+    parts.append(f"{share * len(unit.sets) * cell.clients / seconds:,.0f} models/s")
     if (total := float((down + up).sum())) > 0:
-        parts.append(f"{total / seconds / MIB:.1f} MiB/s between clients and server")
+        parts.append(f"{share * total / seconds / MIB:.1f} MiB/s between clients and server")
     accuracy = result.metrics[-1, METRICS.index("accuracy")]
     if (scored := accuracy[~np.isnan(accuracy)]).size:
         parts.append(f"accuracy {scored.mean():.4f}")

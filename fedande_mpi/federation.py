@@ -1,6 +1,6 @@
 """One unit (a fold of a repeat) of one cell, on all ranks: counts, rounds, scores.
 
-The server and each host run a program (see `fedande_mpi.comm`) per shard of the parent sets. Within a shard
+The server and each host run a program (see `fedande_mpi.programs`) per shard of the parent sets. Within a shard
 the sets go in blocks and the rounds are the inner loop, so memory does not grow with |P|::
 
     server                                   host
@@ -26,6 +26,7 @@ from fedande_mpi.arrangement import Arrangement
 from fedande_mpi.comm import Communicator
 from fedande_mpi.host import Host
 from fedande_mpi.metrics import METRICS
+from fedande_mpi.partial import Keeper, KeepsNothing, empty_reports
 from fedande_mpi.programs import Program, drive
 from fedande_mpi.server import Server
 from fedande_mpi.unit import Unit, Where
@@ -66,6 +67,7 @@ def run_unit(
     arrangement: Arrangement,
     poll: Callable[[], None] = lambda: None,
     got_on: Callable[[float], None] = lambda share: None,
+    keeper: Keeper | None = None,
 ) -> UnitResult | None:
     """Compute one unit on all ranks; collective.
 
@@ -75,11 +77,14 @@ def run_unit(
     unit : Unit
         The same on every rank.
     arrangement : Arrangement
-        Who computes what; changes no bit of the result.
+        Who computes what; changes no bit of the result. One of fewer parent sets than the unit has goes on from
+        the keeper's `Partial`.
     poll : callable
         Called between compiled calls and while waiting; may raise to end the unit.
     got_on : callable
         Told on rank 0 which share of the unit is done, bit by bit.
+    keeper : Keeper, optional
+        On rank 0, who keeps its checkpoints.
 
     Returns
     -------
@@ -93,7 +98,7 @@ def run_unit(
     """
     where = Where(comm.rank)
     try:
-        return _run_unit(comm, unit, arrangement, poll, got_on, where)
+        return _run_unit(comm, unit, arrangement, poll, got_on, keeper or KeepsNothing(), where)
     except Exception as error:
         error.add_note(str(where))
         raise
@@ -105,10 +110,11 @@ def _run_unit(
     arrangement: Arrangement,
     poll: Callable[[], None],
     got_on: Callable[[float], None],
+    keeper: Keeper,
     where: Where,
 ) -> UnitResult | None:
     grid = comm.grid(arrangement.n_groups, arrangement.n_shards)
-    server = Server(unit, arrangement, where, got_on=got_on)
+    server = Server(unit, arrangement, where, got_on=got_on, keeper=keeper)
     programs: list[Program[Any]] = [server.shard(link, at) for at, link in enumerate(grid.server_links)]
     host = None
     if grid.host is not None and grid.host_link is not None and grid.group_link is not None:
@@ -139,12 +145,9 @@ def _assemble(
     """Put the summaries of the hosts together."""
     n_rounds, n_clients = len(unit.cell.rounds), unit.cell.clients
     metrics = np.full((n_rounds, len(METRICS), n_clients), np.nan)
-    n_sets = len(unit.sets)
-    reports: list[NDArray[Any]] = [
-        np.zeros((n_rounds, n_clients, n_sets), dtype=np.float64),
-        *(np.zeros((n_rounds, n_clients, n_sets), dtype=np.int64) for _ in range(3)),
-    ]
-    trained: set[int] = set()
+    partial = server.collection.partial
+    reports = empty_reports(unit) if partial is None else partial.reports
+    weights = server.weights | ({} if partial is None else partial.weights)
     posterior = None
     seconds = server.clock.seconds
     hosts: dict[int, dict[str, float]] = {}
@@ -152,7 +155,6 @@ def _assemble(
         members = arrangement.clients(summary["group"])
         shard = arrangement.shards[summary["shard"]]
         for position, parts in summary["reports"].items():
-            trained.add(position)
             for whole, part in zip(reports, parts, strict=True):
                 whole[position][np.ix_(members, shard)] = part
         rank = 0 if server_hosts else 1 + summary["shard"] * arrangement.n_groups + summary["group"]
@@ -183,10 +185,10 @@ def _assemble(
         hosts=hosts,
         server_cpu=float("nan"),
         server_wall=float("nan"),
-        weights=[server.weights[index] for index in sorted(server.weights)],
+        weights=[weights[index] for index in sorted(weights)],
         posterior=posterior,
     )
-    for position in sorted(trained):
+    for position in unit.trained:
         # a correctly rounded sum in parent-set order: the same whoever computed the terms
         result.objective[position] = [fsum(row) for row in objective[position]]
         result.iterations[position] = iterations[position].sum(axis=1)

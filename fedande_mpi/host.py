@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fedande_mpi import aggregation, evaluation, lbfgs, local, metrics, touched
 from fedande_mpi.arrangement import Arrangement, batches, row_pieces
 from fedande_mpi.comm import Link
+from fedande_mpi.partial import looks_back, scored_counts
 from fedande_mpi.programs import Program, together
 from fedande_mpi.release import pooled_release
 from fedande_mpi.unit import Clock, Unit, Where
@@ -24,8 +25,9 @@ CALL_SECONDS = 0.25
 _SECONDS_PER_STEP = 4e-9
 _SECONDS_PER_SCORE = 5e-10
 _SECONDS_PER_COUNT = 3e-9
+_SECONDS_PER_WEIGHT = 1e-9
 """Rough cost per row, factor and class difference of an evaluation of the objective and of scoring; per row and
-factor of counting."""
+factor of counting; per weight and iteration of the optimiser."""
 
 
 @dataclass
@@ -57,22 +59,26 @@ class Host:
         )
         self.clock = Clock(len(cell.rounds))
         self.max_rows = max(1, int(counts.max()))
-        # a pooled model with common weights is the same at every client: one host of the shard scores it
-        n_scored = len(self.members) if not unit.pools else int(group == 0)
+        n_scored = scored_counts(unit, arrangement)[group]
         self.held_out = unit.held_out
         self.bits = metrics.scale_bits(len(unit.sets))
         m, o = self.held_out.y.size, unit.n_classes
         self.sums = [metrics.empty_sums(n_scored, m, o) for _ in unit.evaluated]
+        self.handed_over: list[metrics.Sums] | None = None
+        """What of the sums is in a checkpoint; made with the first."""
         joint = cell.combine == "joint"
         self.top = np.full((n_scored, m if joint else 0), -np.inf)
         self.reports: dict[int, list[local.Report]] = {}
+        self.reports_handed_over = 0
+        self.resumed = arrangement.n_sets < len(unit.sets)
         self.pooled_prior: FloatArray | None = None
         self.release = pooled_release(unit) if unit.pools else None
 
     def run(self, link: Link, group_link: Link) -> Program[None]:
         """Compute the shard's blocks, then add the sums of the shards for this group of clients."""
-        joint = self.unit.cell.combine == "joint"
-        if joint:
+        if self.resumed:
+            yield from self._take_up(link)
+        elif self.unit.cell.combine == "joint":
             yield from self._blocks(link, maxima_only=True)
             yield from group_link.maximum(self.top)
         yield from self._blocks(link, maxima_only=False)
@@ -83,7 +89,7 @@ class Host:
     def _blocks(self, link: Link, *, maxima_only: bool) -> Program[None]:
         unit = self.unit
         indices = self.arrangement.shards[self.shard]
-        for block in self.arrangement.blocks[self.shard]:
+        for number, block in enumerate(self.arrangement.blocks[self.shard]):
             state = self._begin(indices[block])
             if unit.pools:
                 yield from self._pool(link, state)
@@ -93,6 +99,48 @@ class Host:
                 yield from self._rounds(link, state)
             else:
                 yield from self._converge(link, state)
+            if not maxima_only and looks_back(unit, self.arrangement, self.shard, number):
+                yield from self._look_back(link)
+
+    def _look_back(self, link: Link) -> Program[None]:
+        """Hand over what has been done since the last checkpoint, if the server asks for it."""
+        yield from self.clock.waiting(link.total(np.zeros(1, dtype=np.int64)), -1)
+        wanted = np.zeros(1, dtype=np.int64)
+        yield from self.clock.waiting(link.broadcast(wanted), -1)
+        if not wanted[0]:
+            return
+        before = self.handed_over or [metrics.Sums(*map(np.zeros_like, sums)) for sums in self.sums]
+        scored = scored_counts(self.unit, self.arrangement)
+        for sums, earlier in zip(self.sums, before, strict=True):
+            for now, then in zip(sums, earlier, strict=True):
+                rows = (now - then).reshape(now.shape[0], now.shape[1] * now.shape[2])
+                yield from self.clock.waiting(link.gather(rows, None, scored), -1)
+                then[...] = now
+        self.handed_over = before
+        if self.unit.cell.combine == "joint":
+            yield from self.clock.waiting(link.gather(self.top, None, scored), -1)
+        for position in self.unit.trained:
+            new = self.reports[position][self.reports_handed_over :]
+            rows = np.concatenate(
+                [np.concatenate(parts, axis=1, dtype=np.float64) for parts in zip(*new, strict=True)], axis=1
+            )
+            yield from self.clock.waiting(link.gather(rows, None, self.arrangement.counts), -1)
+        self.reports_handed_over = max(map(len, self.reports.values()), default=0)
+
+    def _take_up(self, link: Link) -> Program[None]:
+        """Go on from what an earlier start has left: the group's sums in the first shard."""
+        for group, count in enumerate(scored_counts(self.unit, self.arrangement)):
+            mine = group == self.group
+            if self.shard == 0:
+                for sums in self.sums:
+                    for own in sums:
+                        buffer = own if mine else np.empty((count, *own.shape[1:]), dtype=np.int64)
+                        yield from self.clock.waiting(link.broadcast(buffer), -1)
+            if self.unit.cell.combine == "joint":
+                buffer = self.top if mine else np.empty((count, self.top.shape[1]))
+                yield from self.clock.waiting(link.broadcast(buffer), -1)
+        if self.shard == 0:
+            self.handed_over = [metrics.Sums(*map(np.copy, sums)) for sums in self.sums]
 
     def _begin(self, at: IntArray) -> Block:
         unit = self.unit
@@ -179,11 +227,8 @@ class Host:
         updates = np.empty((len(self.members), weights.size))
         yield from self._steps(block, weights, updates, 0, unit.cell.max_iterations, to_convergence=True)
         yield from self._score(block, updates, 0)
-        if "weights" in unit.cell.save:
-            yield from self.clock.waiting(link.gather(updates, None, self._counts()), 0)
-
-    def _counts(self) -> list[int]:
-        return [len(self.arrangement.clients(group)) for group in range(self.arrangement.n_groups)]
+        if unit.keeps_weights:
+            yield from self.clock.waiting(link.gather(updates, None, self.arrangement.counts), 0)
 
     def _send(
         self,
@@ -197,8 +242,8 @@ class Host:
         position = min(round_number, len(self.unit.cell.rounds) - 1)
         largest = aggregation.largest_terms(rows, factors, bounds)
         if self.unit.cell.transport == "gather":
-            yield from self.clock.waiting(link.gather(largest, None, self._counts()), position)
-            counts = self._counts()
+            yield from self.clock.waiting(link.gather(largest, None, self.arrangement.counts), position)
+            counts = self.arrangement.counts
             first = 0
             for some, _ in row_pieces(counts, rows.shape[1]):
                 here = rows[first : first + some[self.group]]
@@ -238,7 +283,9 @@ class Host:
         per_evaluation = _SECONDS_PER_STEP * (block.layout.children.shape[1] + 1) * max(1, unit.n_classes - 1)
         pair_client = np.repeat(np.arange(len(self.members)), n_sets)
         pair_set = np.tile(np.arange(n_sets), len(self.members))
-        costs = np.repeat(rows, n_sets) * per_evaluation * 1.3 * min(max_iterations, 15_000) + 1e-5
+        iterations = min(max_iterations, 15_000)
+        per_pair = 1e-5 + _SECONDS_PER_WEIGHT * capacity * unit.n_classes * (4 + 2 * iterations)
+        costs = np.repeat(rows, n_sets) * per_evaluation * 1.3 * iterations + per_pair
         report = local.empty_report(len(self.members), n_sets)
         one_by_one = to_convergence or unit.cell.optimizer == "scipy"
         limit = 0.0 if one_by_one else CALL_SECONDS

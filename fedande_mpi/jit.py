@@ -17,6 +17,7 @@ _intrinsic = cast(Callable[[Callable[..., Any]], Callable[[Any], Any]], intrinsi
 
 KERNEL_MODULES = (
     "jit",
+    "magnitudes",
     "vectors",
     "touched",
     "cll",

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fedande_mpi.cll import Problem, objective
 from fedande_mpi.jit import compiled, inlined, reducing
+from fedande_mpi.magnitudes import largest_magnitude
 
 MEMORY = 10
 FTOL = 2.220446049250313e-09
@@ -87,14 +88,6 @@ def _dot(a: NDArray[np.float64], b: NDArray[np.float64], n: int) -> float:
     return total
 
 
-@reducing
-def _largest(a: NDArray[np.float64], n: int) -> float:
-    top = 0.0
-    for i in range(n):
-        top = max(top, abs(a[i]))
-    return top
-
-
 @compiled
 def begin(state: State) -> None:
     """Forget everything but ``state.x``, where the next `advance` begins."""
@@ -125,13 +118,11 @@ def advance(problem: Problem, state: State, max_iterations: int, until: int) -> 
         tries = 0
         found = not searching
         if searching:
-            _direction(state, n)
-            slope = _dot(g, d, n)
+            slope = _direction(state, n)
             old_slope = slope
             old_value = state.value[0]
             for i in range(n):
                 x_old[i] = x[i]
-                g_old[i] = g[i]
             step = 1.0
             if counters[ITERATIONS] == 0:
                 step = min(1.0 / np.sqrt(_dot(d, d, n)), _STEP_MAX)
@@ -169,7 +160,7 @@ def advance(problem: Problem, state: State, max_iterations: int, until: int) -> 
             if counters[ITERATIONS] >= max_iterations:
                 counters[STATUS] = STEP_LIMIT
                 return
-        if _largest(g, n) <= GTOL:
+        if largest_magnitude(g[:n]) <= GTOL:
             counters[STATUS] = GRADIENT_SMALL
             return
         if searching:
@@ -181,17 +172,18 @@ def advance(problem: Problem, state: State, max_iterations: int, until: int) -> 
 
 
 @compiled
-def _direction(state: State, n: int) -> None:
-    """Fill ``direction = -H g`` by the two-loop recursion, the newest pair first.
+def _direction(state: State, n: int) -> float:
+    """Fill ``direction = -H g`` by the two-loop recursion, the newest pair first, and ``g_old``; return g'd.
 
     Each loop subtracts one pair and takes the inner product with the next in the same pass over memory.
     """
-    d, rho, alpha = state.direction, state.rho, state.alpha
+    d, g, g_old, rho, alpha = state.direction, state.g, state.g_old, state.rho, state.alpha
     stored, newest = state.counters[STORED], state.counters[NEWEST]
     for i in range(n):
-        d[i] = -state.g[i]
+        g_old[i] = g[i]
+        d[i] = -g[i]
     if stored == 0:
-        return
+        return _dot(g, d, n)
     product = _dot(state.s[newest], d, n)
     for back in range(stored):
         at = (newest - back) % MEMORY
@@ -203,12 +195,8 @@ def _direction(state: State, n: int) -> None:
     for back in range(stored - 1, -1, -1):
         at = (newest - back) % MEMORY
         beta = alpha[at] - rho[at] * product
-        if back > 0:
-            product = _add_and_dot(d, beta, state.s[at], state.y[(at + 1) % MEMORY], n)
-        else:
-            s = state.s[at]
-            for i in range(n):
-                d[i] += beta * s[i]
+        product = _add_and_dot(d, beta, state.s[at], state.y[(at + 1) % MEMORY] if back > 0 else g, n)
+    return product
 
 
 @reducing
@@ -237,6 +225,19 @@ def _add_scale_and_dot(
     return total
 
 
+@reducing
+def _subtract_and_dot(
+    y: NDArray[np.float64], a: NDArray[np.float64], b: NDArray[np.float64], n: int
+) -> float:
+    """Set y to a - b and return y'y."""
+    total = 0.0
+    for i in range(n):
+        value = a[i] - b[i]
+        y[i] = value
+        total += value * value
+    return total
+
+
 @compiled
 def _remember(state: State, n: int, step: float, slope: float, old_slope: float) -> None:
     """Store the pair s = step d, y = g - g_old, unless its curvature is not positive enough."""
@@ -245,11 +246,10 @@ def _remember(state: State, n: int, step: float, slope: float, old_slope: float)
     if curvature <= _EPSILON * -old_slope * step:
         return
     at = (counters[NEWEST] + 1) % MEMORY if counters[STORED] > 0 else 0
-    s, y = state.s[at], state.y[at]
+    s = state.s[at]
     for i in range(n):
         s[i] = step * state.direction[i]
-        y[i] = state.g[i] - state.g_old[i]
-    state.value[1] = _dot(y, y, n) / curvature
+    state.value[1] = _subtract_and_dot(state.y[at], state.g, state.g_old, n) / curvature
     state.rho[at] = 1.0 / curvature
     counters[NEWEST] = at
     counters[STORED] = min(counters[STORED] + 1, MEMORY)

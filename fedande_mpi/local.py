@@ -201,13 +201,16 @@ def prepare(
         s.child,
         s.counts,
     )
+    # fields are taken out of their tuples before loops: in a loop, each would cost a count of references
+    y, labels, order, cell = clients.y, s.labels, s.order, s.cell
     for r in range(n_used):
-        s.labels[r] = clients.y[s.order[r]]
+        labels[r] = y[order[r]]
     if theta.pooled.size > 0:
+        pooled, log_theta = theta.pooled, s.log_theta
         start = theta.pooled_start[at]
         for c in range(n_touched):
             for k in range(o):
-                s.log_theta[c * o + k] = theta.pooled[start + s.cell[c] * o + k]
+                log_theta[c * o + k] = pooled[start + cell[c] * o + k]
     else:
         touched.log_theta_touched(
             s.counts,
@@ -226,11 +229,12 @@ def prepare(
     n = block.parents.shape[1]
     n_groups = _group(s, n, n_children, n_states, n_values, n_touched, weights.per_attribute)
     start = weights.start[at]
+    values, group_cell, centre = weights.values, s.group_cell, s.centre
     for g in range(n_groups):
         for k in range(o):
-            value = weights.values[start + s.group_cell[g] * o + k]
+            value = values[start + group_cell[g] * o + k]
             x[g * o + k] = value
-            s.centre[g * o + k] = value
+            centre[g * o + k] = value
     return Problem(
         s.factors,
         s.labels,
@@ -255,29 +259,30 @@ def _group(
     s: Scratch, n: int, n_children: int, n_states: int, n_values: int, n_touched: int, per_attribute: bool
 ) -> int:
     """Give a number to every group of cells that share a weight; return how many there are."""
+    cell, child, cell_group, group_cell = s.cell, s.child, s.cell_group, s.group_cell
     if not per_attribute:
         for c in range(n_touched):
-            s.cell_group[c] = c
-            s.group_cell[c] = s.cell[c]
+            cell_group[c] = c
+            group_cell[c] = cell[c]
         return n_touched
     first_cell = 1 + n_states if n > 0 else 1
     first_group = 2 if n > 0 else 1
-    s.cell_group[0] = 0
-    s.group_cell[0] = 0
+    cell_group[0] = 0
+    group_cell[0] = 0
     groups = 1
     if n > 0:
-        s.group_cell[1] = 1
+        group_cell[1] = 1
         groups = 2
     for c in range(1, n_touched):
-        j = s.child[c]
+        j = child[c]
         if j == -2:
-            s.cell_group[c] = 1
+            cell_group[c] = 1
             continue
-        if s.child[c - 1] != j:
-            state = (s.cell[c] - first_cell) // n_values
-            s.group_cell[groups] = first_group + state * n_children + j
+        if child[c - 1] != j:
+            state = (cell[c] - first_cell) // n_values
+            group_cell[groups] = first_group + state * n_children + j
             groups += 1
-        s.cell_group[c] = groups - 1
+        cell_group[c] = groups - 1
     return groups
 
 
@@ -296,11 +301,13 @@ def finish(
     """Write a pair's weights into its part of the client's row of ``updates`` and report it."""
     o = problem.o
     start = weights.start[at]
-    for i in range(start, end):
-        updates[client, i] = weights.values[i]
+    values, group_cell, x = weights.values[start:end], scratch.group_cell, state.x
+    row = updates[client, start:end]
+    for i in range(row.size):
+        row[i] = values[i]
     for g in range(problem.n_groups):
         for k in range(o):
-            updates[client, start + scratch.group_cell[g] * o + k] = state.x[g * o + k]
+            row[group_cell[g] * o + k] = x[g * o + k]
     value = state.value[0]
     if problem.l2 > 0.0:
         value -= penalty(problem, state.x)
@@ -376,21 +383,25 @@ def count_pairs(
     """
     o = block.n_classes
     n_children = block.children.shape[1]
+    X, y, arity = clients.X, clients.y, block.arity
     for i in range(pair_client.size):
         client, at = pair_client[i], pair_set[i]
         parents, children, offsets = block.parents[at], block.children[at], block.offsets[at]
-        first = start[at] + o * (1 + block.n_states[at] if parents.size > 0 else 1)
+        first, n_values = (
+            start[at] + o * (1 + block.n_states[at] if parents.size > 0 else 1),
+            block.n_values[at],
+        )
         for r in range(clients.start[client], clients.start[client + 1]):
-            label = clients.y[r]
+            label = y[r]
             rows[client, start[at] + label] += 1.0
-            state = touched.parent_state(clients.X, r, parents, block.arity)
+            state = touched.parent_state(X, r, parents, arity)
             if state < 0:
                 continue
             if parents.size > 0:
                 rows[client, start[at] + (1 + state) * o + label] += 1.0
-            base = first + state * block.n_values[at] * o + label
+            base = first + state * n_values * o + label
             for j in range(n_children):
-                value = clients.X[r, children[j]]
+                value = X[r, children[j]]
                 if value >= 0:
                     rows[client, base + (offsets[j] + value) * o] += 1.0
 

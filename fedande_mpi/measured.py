@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedande_mpi.cell import model_name
 from fedande_mpi.celldata import CellData
 from fedande_mpi.conditions import Selections, cell_keys, n_clients, read_selected
 from fedande_mpi.errors import ResultsError
@@ -40,11 +41,6 @@ class Place(NamedTuple):
     def __str__(self) -> str:
         """Return it in a few words, for messages."""
         return f"{self.dataset} {self.model} {self.method} {self.scope} C={self.clients}"
-
-
-def model_name(n: int, method: str) -> str:
-    """Name of a model: ``NB``, ``A1DE``, ..., with ``-w`` when weighted."""
-    return ("NB" if n == 0 else f"A{n}DE") + ("" if method == "generative" else "-w")
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,8 @@ _SECONDS_PER_SCORE = 2.0e-9
 _STEPS_PER_ITERATION = 1.25
 _TYPICAL_ITERATIONS = 300
 """Cost per row, factor and class difference, and iterations of a solve until convergence: orders of size."""
+_BLOCKS_PER_CHECKPOINT = 0.25
+"""Longest block, as a share of the time between checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -53,18 +56,25 @@ class CellPlan:
     arrangement: Arrangement
 
 
-def arrange_unit(unit: Unit, n_ranks: int) -> Arrangement:
-    """Choose who computes what of a unit on `n_ranks` ranks (one rank is server and host)."""
+def arrange_unit(unit: Unit, n_ranks: int, done: NDArray[np.bool_] | None = None) -> Arrangement:
+    """Choose who computes what of a unit on `n_ranks` ranks (one rank is server and host).
+
+    Parent sets that are `done`, (|P|,), are left out.
+    """
     cell = unit.cell
+    left = np.arange(len(unit.sets)) if done is None else np.flatnonzero(~done)
     widths = np.diff(unit.bounds(unit.sets, unit.granularity))
     if unit.pools:
         widths = np.maximum(widths, np.diff(unit.bounds(unit.sets, "parameter")))
+    widths = widths[left]
     n_children = unit.arity.size - cell.n
     rows = float(unit.n_rows.sum())
     # per set: going through the rows, and through the weights
     set_costs = rows * (n_children + 1) * 7.0 + widths * float(cell.clients) / unit.n_classes
     client_costs = np.asarray(unit.n_rows + 0.01 * rows / cell.clients, dtype=np.float64)
-    return arrange(
+    # so that there are ends of blocks to make checkpoints at
+    block_seconds = 60.0 * cell.checkpoint_minutes * _BLOCKS_PER_CHECKPOINT or float("inf")
+    found = arrange(
         max(1, n_ranks - 1),
         client_costs,
         set_costs,
@@ -73,7 +83,9 @@ def arrange_unit(unit: Unit, n_ranks: int) -> Arrangement:
         shards=cell.shards,
         rows=cell.weighted,
         block_bytes=cell.block_mib * MIB,
+        block_share=block_seconds / max(_seconds(unit) * left.size / len(unit.sets), 1e-9),
     )
+    return replace(found, shards=tuple(left[shard] for shard in found.shards))
 
 
 def communication_bytes(unit: Unit) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -108,7 +120,6 @@ def plan_unit(unit: Unit, n_ranks: int) -> CellPlan:
     widths = np.diff(bounds)
     n_rows = int(unit.n_rows.sum())
     n_test = unit.y.size - n_rows
-    width = unit.arity.size - cell.n + 1
     data = unit.X.nbytes * 2 + unit.y.nbytes * 4
     saves_rows = "weights" in cell.save and not cell.in_rounds
     blocks = [
@@ -126,43 +137,81 @@ def plan_unit(unit: Unit, n_ranks: int) -> CellPlan:
     server += sum(blocks) * 8 * (cell.clients if saves_rows else 3) + len(blocks) * piece
     host = _RANK_BYTES + 2 * data + sums + max(blocks) * 8 * ((hosted if cell.weighted else 1) + 2)
     host += reports * hosted // (cell.clients * arrangement.n_shards)
+    seconds = _seconds(unit)
+    # may there be a checkpoint? The estimate is an order of size
+    if 0.0 < 60.0 * cell.checkpoint_minutes < 10.0 * seconds / max(1, n_ranks - 1):
+        # rank 0 holds all sums and what arrives of a round, a host what it has handed over
+        everyone = sums // scored * (cell.clients if not unit.pools else 1)
+        server += everyone + everyone // rounds_scored
+        host += sums + sums // rounds_scored
     if n_ranks == 1:
         server = host = server + host - _RANK_BYTES
     down, up = communication_bytes(unit)
-    per_row = len(unit.sets) * width * max(1, o - 1)
-    seconds = rounds_scored * scored * n_test * per_row * _SECONDS_PER_SCORE
-    if cell.weighted:
-        steps = cell.solver.local_steps or min(cell.max_iterations, _TYPICAL_ITERATIONS)
-        repeats = cell.solver.rounds if cell.in_rounds else 1
-        if not cell.in_rounds:
-            steps = min(cell.max_iterations, _TYPICAL_ITERATIONS)
-        seconds += repeats * (1 + steps * _STEPS_PER_ITERATION) * n_rows * per_row * _SECONDS_PER_STEP
-        seconds += repeats * (4 + 2 * steps) * cell.clients * int(bounds[-1]) * 1e-9
     return CellPlan(
         n_sets=len(unit.sets),
         n_weights=int(bounds[-1]),
         bytes_per_round=int((down + up).max()),
         server_bytes=server,
         host_bytes=host,
-        seconds=float(seconds),
+        seconds=seconds,
         arrangement=arrangement,
     )
+
+
+def _seconds(unit: Unit) -> float:
+    """Estimate the work of a unit on one core."""
+    cell, o = unit.cell, unit.n_classes
+    n_rows = int(unit.n_rows.sum())
+    per_row = len(unit.sets) * (unit.arity.size - cell.n + 1) * max(1, o - 1)
+    scored = cell.clients if not unit.pools else 1
+    seconds = len(unit.evaluated) * scored * (unit.y.size - n_rows) * per_row * _SECONDS_PER_SCORE
+    if cell.weighted:
+        steps = min(cell.max_iterations, _TYPICAL_ITERATIONS)
+        if cell.in_rounds and cell.solver.local_steps:
+            steps = cell.solver.local_steps
+        repeats = cell.solver.rounds if cell.in_rounds else 1
+        weights = int(unit.bounds(unit.sets, unit.granularity)[-1])
+        seconds += repeats * (1 + steps * _STEPS_PER_ITERATION) * n_rows * per_row * _SECONDS_PER_STEP
+        seconds += repeats * (4 + 2 * steps) * cell.clients * weights * 1e-9
+    return float(seconds)
 
 
 def available_memory() -> int | None:
     """Return the bytes a new process may use on this machine, or None where nothing says so."""
     limits = []
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                limits.append(int(line.split()[1]) * 1024)
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
-        if limit.isdigit():
-            limits.append(int(limit) - used)
-    except (OSError, ValueError):
-        pass
+    with contextlib.suppress(OSError, KeyError, ValueError):
+        limits.append(_numbers(_MEMINFO)["MemAvailable:"] * 1024)
+    for group in _control_groups():
+        with contextlib.suppress(OSError, KeyError, ValueError):
+            limit = int((group / "memory.max").read_text())  # a ValueError for "max", no limit
+            used = int((group / "memory.current").read_text())
+            # files that are cached count as used, but make room
+            limits.append(limit - used + _numbers(group / "memory.stat")["inactive_file"])
     return min(limits, default=None)
+
+
+_MEMINFO = Path("/proc/meminfo")
+_CGROUP = Path("/sys/fs/cgroup")
+_OWN_CGROUP = Path("/proc/self/cgroup")
+
+
+def _control_groups() -> Iterator[Path]:
+    """Yield the control groups (version 2) of this process, from its own to the outermost."""
+    own = ""
+    with contextlib.suppress(OSError):
+        own = next((line for line in _OWN_CGROUP.read_text().splitlines() if line.startswith("0::")), "")
+    group = _CGROUP / own.removeprefix("0::").lstrip("/")
+    while True:
+        yield group
+        if group == _CGROUP:
+            return
+        group = group.parent
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    """Read lines of a name and a number."""
+    fields = [line.split() for line in path.read_text().splitlines()]
+    return {name: int(number) for name, number, *_ in fields}
 
 
 def refuse_too_large(plans: Iterable[tuple[Cell, CellPlan]], hosts_here: int, available: int | None) -> None:

@@ -222,8 +222,7 @@ def reserve(directory: Path, name: str, environ: Mapping[str, str] = os.environ)
     content = json.dumps(asdict(me)).encode()
     for _ in range(2):
         try:
-            with open(path, "xb") as stream:
-                stream.write(content)
+            _create(path, content)
             return Reservation(path, content)
         except FileExistsError:
             pass
@@ -236,6 +235,17 @@ def reserve(directory: Path, name: str, environ: Mapping[str, str] = os.environ)
         if found is not None and not _remove(path, found):
             return None
     return None
+
+
+def _create(path: Path, content: bytes) -> None:
+    with open(path, "xb") as stream:
+        try:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        except OSError:  # a full disk: an empty claim would keep others away
+            path.unlink()
+            raise
 
 
 def _is_stale(found: Claim, me: Holder, directory: Path) -> bool:

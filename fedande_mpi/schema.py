@@ -178,11 +178,14 @@ FIELDS: tuple[Field, ...] = (
         "/communication/bytes_up", _ROUND, "i8", -1, "byte",
         "what the federation would send to the server: values x itemsize x participants; -1: none computed",
     ),
-    Field("/timing/local", _ROUND, "f8", _NAN, "s", "counts and local steps, the busiest host"),
+    Field(
+        "/timing/local", _ROUND, "f8", _NAN, "s",
+        "counts and local steps, the busiest host; of the last start, as all in /timing but unit",
+    ),
     Field("/timing/wait", _ROUND, "f8", _NAN, "s", "waiting for messages, the host that waited longest"),
     Field("/timing/aggregate", _ROUND, "f8", _NAN, "s", "averaging at the server"),
     Field("/timing/evaluate", _ROUND, "f8", _NAN, "s", "scoring the test rows, the busiest host"),
-    Field("/timing/unit", _UNIT, "f8", _NAN, "s", "the whole (repeat, fold), wall clock"),
+    Field("/timing/unit", _UNIT, "f8", _NAN, "s", "the whole (repeat, fold), wall clock, all starts together"),
     Field(
         "/timing/server_cpu", _UNIT, "f8", _NAN, "s",
         "processor time of rank 0 from the first broadcast to the last gather; "

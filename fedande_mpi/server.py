@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fedande_mpi import aggregation
 from fedande_mpi.arrangement import Arrangement, row_pieces
 from fedande_mpi.comm import Link
+from fedande_mpi.partial import Collection, Keeper, KeepsNothing, looks_back, scored_counts
 from fedande_mpi.programs import Program
 from fedande_mpi.unit import Clock, Unit, Where
 
@@ -31,11 +32,12 @@ class Server:
     last_gather: tuple[float, float] = (0.0, 0.0)
     got_on: Callable[[float], None] = lambda share: None
     """Told the share of the unit's weights that a round has just averaged."""
+    keeper: Keeper = field(default_factory=KeepsNothing)
 
     def __post_init__(self) -> None:
         self.clock = Clock(len(self.unit.cell.rounds))
-        self.keep_weights = "weights" in self.unit.cell.save
         self.all_weights = int(self.unit.bounds(self.unit.sets, self.unit.granularity)[-1])
+        self.collection = Collection(self.unit, self.keeper, self.arrangement.n_shards)
 
     def _stamp(self) -> tuple[float, float]:
         return time.process_time(), time.perf_counter()
@@ -43,20 +45,78 @@ class Server:
     def shard(self, link: Link, shard: int) -> Program[None]:
         """Serve one shard: its blocks one after another, the rounds of a block inside."""
         unit, arrangement = self.unit, self.arrangement
-        counts = [len(arrangement.clients(group)) for group in range(arrangement.n_groups)]
-        for _ in range(2 if unit.cell.combine == "joint" else 1):
-            for block in arrangement.blocks[shard]:
+        counts = arrangement.counts
+        resumed = arrangement.n_sets < len(unit.sets)
+        if resumed:
+            yield from self._hand_out(link, shard)
+        since: list[IntArray] = []
+        for last_pass in (False, True) if unit.cell.combine == "joint" and not resumed else (True,):
+            for number, block in enumerate(arrangement.blocks[shard]):
                 at = arrangement.shards[shard][block]
                 sets = unit.sets[at]
                 if unit.pools:
                     yield from self._pool(link, sets)
                 if unit.cell.in_rounds:
                     yield from self._rounds(link, counts, at, sets)
-                elif unit.cell.weighted and self.keep_weights:
+                elif self.unit.keeps_weights:
                     bounds = unit.bounds(sets, unit.granularity)
                     rows = np.empty((sum(counts), int(bounds[-1])))
                     yield from link.gather(None, rows, counts)
                     self._keep(at, bounds, rows)
+                if last_pass:
+                    since.append(at)
+                    if looks_back(unit, arrangement, shard, number):
+                        last = number == len(arrangement.blocks[shard]) - 1
+                        yield from self._look_back(link, shard, since, last=last)
+        self.collection.ended(shard)
+
+    def _look_back(self, link: Link, shard: int, since: list[IntArray], *, last: bool) -> Program[None]:
+        """Ask the hosts for what they have done since the last checkpoint, if one is due."""
+        # every host says that it is done with the block: rank 0 may have had nothing to do with it until now
+        yield from link.total(np.zeros(1, dtype=np.int64))
+        wanted = np.array([self.collection.wants(shard, last=last)], dtype=np.int64)
+        yield from link.broadcast(wanted)
+        if wanted[0]:
+            yield from self._collect(link, np.concatenate(since))
+            self.collection.handed_over(shard)
+            since.clear()
+
+    def _collect(self, link: Link, at: IntArray) -> Program[None]:
+        """Add what the hosts of a shard have done since they were last asked, which is the sets `at`."""
+        partial = self.collection.whole()
+        scored = scored_counts(self.unit, self.arrangement)
+        for sums in partial.sums:
+            for whole in sums:
+                rows = np.empty((whole.shape[0], whole.shape[1] * whole.shape[2]), dtype=np.int64)
+                yield from link.gather(None, rows, scored)
+                whole += rows.reshape(whole.shape)
+        if self.unit.cell.combine == "joint":
+            yield from link.gather(None, partial.top, scored)
+        for position in self.unit.trained:
+            terms = np.empty((self.unit.cell.clients, len(partial.reports) * at.size))
+            yield from link.gather(None, terms, self.arrangement.counts)
+            for report, part in zip(
+                partial.reports, np.split(terms, len(partial.reports), axis=1), strict=True
+            ):
+                report[position][:, at] = part
+        if self.unit.keeps_weights:
+            partial.weights |= {int(index): self.weights[int(index)] for index in at}
+        partial.done[at] = True
+
+    def _hand_out(self, link: Link, shard: int) -> Program[None]:
+        """Give the hosts what an earlier start has left of their clients: the sums to the first shard."""
+        partial = self.collection.whole()
+        first = 0
+        for count in scored_counts(self.unit, self.arrangement):
+            part = slice(first, first + count)
+            if shard == 0:
+                for sums in partial.sums:
+                    for whole in sums:
+                        yield from link.broadcast(whole[part])
+            if self.unit.cell.combine == "joint":
+                yield from link.broadcast(partial.top[part])
+            first += count
+        self.collection.handed_out(shard)
 
     def _keep(self, at: IntArray, bounds: IntArray, rows: FloatArray) -> None:
         for position, index in enumerate(at):
@@ -91,7 +151,7 @@ class Server:
             self.last_gather = self._stamp()
             self.got_on(float(bounds[-1]) / self.all_weights / solver.rounds)
             yield from link.broadcast(weights)
-        if self.keep_weights:
+        if self.unit.keeps_weights:
             self._keep(at, bounds, weights[None])
 
     def _add_up(

@@ -7,7 +7,17 @@ from typing import Any
 
 # Keys that never change a result.
 EXECUTION_KEYS = frozenset(
-    ("name", "repeats", "only_folds", "data_dir", "transport", "shards", "block_mib", "allow_empty")
+    (
+        "name",
+        "repeats",
+        "only_folds",
+        "data_dir",
+        "transport",
+        "shards",
+        "block_mib",
+        "checkpoint_minutes",
+        "allow_empty",
+    )
 )
 _METHODS = ("discriminative", "generative", "hybrid")
 # Keys that are lists in an experiment, and have one value in a cell.

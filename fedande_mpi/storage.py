@@ -15,6 +15,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 import h5py
 import numpy as np
@@ -64,24 +65,31 @@ def _sync_directory(directory: Path) -> None:
         os.close(handle)
 
 
-def _write_synced(path: Path, content: bytes) -> None:
+def _write_synced(path: Path, write: Callable[[BinaryIO], object]) -> None:
     with open(path, "wb") as stream:
-        stream.write(content)
+        write(stream)
         stream.flush()
         os.fsync(stream.fileno())
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file as a whole, its directory too if needed; as :func:`write_whole`."""
+def write_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Write a file as a whole, its directory too if needed; as :func:`write_whole`.
+
+    Parameters
+    ----------
+    path : Path
+    write : callable
+        Writes the content to the binary stream it is given; may be called twice.
+    """
     temporary = temporary_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _write_synced(temporary, content)
+        _write_synced(temporary, write)
         try:
             os.replace(temporary, path)
         except FileNotFoundError:
             # this process stood still so long that another took the cell over and tidied up
-            _write_synced(temporary, content)
+            _write_synced(temporary, write)
             os.replace(temporary, path)
         _sync_directory(path.parent)
     except BaseException as error:
@@ -114,6 +122,11 @@ def write_whole(path: Path, build: Callable[[h5py.File], None]) -> None:
         file.flush()
         content = file.id.get_file_image()
     write_bytes(path, content)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write these bytes as a whole file; as :func:`write_whole`."""
+    write_file(path, lambda stream: stream.write(content))
 
 
 def remove_leftovers(path: Path) -> None:

@@ -6,9 +6,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from fedande_mpi.cell import METHODS
+from fedande_mpi.cell import METHODS, model_name
 from fedande_mpi.errors import ResultsError
-from fedande_mpi.measured import model_name
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Of n = 0, 1, ...: those of Okabe and Ito, which colour-blind readers tell apart."""

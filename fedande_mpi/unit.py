@@ -78,6 +78,18 @@ class Unit:
         return tuple(positions) if self.cell.evaluate == "all" else (len(positions) - 1,)
 
     @property
+    def keeps_weights(self) -> bool:
+        """Whether its weights are saved; a generative model has none."""
+        return self.cell.weighted and "weights" in self.cell.save
+
+    @property
+    def trained(self) -> range:
+        """Positions in ``cell.rounds`` of the rounds in which weights are learned."""
+        if not self.cell.weighted:
+            return range(0)
+        return range(1, len(self.cell.rounds)) if self.cell.in_rounds else range(1)
+
+    @property
     def granularity(self) -> str:
         """Granularity of the weights; what pools counts has a number for every parameter."""
         return self.cell.solver.granularity if self.cell.weighted else "parameter"

@@ -31,13 +31,6 @@ def test_an_order_that_leaves_no_child_is_refused(d, n):
         ande.parent_sets(d, n)
 
 
-@pytest.mark.parametrize(
-    ("n", "weighted", "name"), [(0, False, "NB"), (0, True, "NB-w"), (1, False, "A1DE"), (3, True, "A3DE-w")]
-)
-def test_model_names(n, weighted, name):
-    assert ande.model_name(n, weighted=weighted) == name
-
-
 def test_the_first_parent_is_most_significant():
     X = np.array([[1, 9, 2], [0, 9, 1]], dtype=np.int32)
     assert ande.parent_states(X, [0, 2], np.array([2, 10, 3])).tolist() == [5, 1]

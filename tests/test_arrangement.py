@@ -122,6 +122,12 @@ def test_a_block_has_at_least_one_set():
     )
 
 
+def test_a_block_is_no_dearer_than_its_limit_but_for_a_single_set():
+    cost = np.array([1.0, 1.0, 1.0, 5.0, 1.0])
+    blocks = arrangement.cut_blocks(np.ones(5, dtype=np.int64), 1, 1e9, cost, 2.0)
+    assert blocks == (slice(0, 2), slice(2, 3), slice(3, 4), slice(4, 5))
+
+
 @some
 @given(st.lists(st.floats(0.0, 3.0), max_size=30), st.sampled_from([0.0, 0.5, 4.0]))
 def test_batches_are_consecutive_and_no_dearer_than_the_limit(cost, limit):

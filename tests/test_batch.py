@@ -110,7 +110,11 @@ def test_a_small_job_needs_one_rank_and_a_large_one_as_many_as_end_in_time(
     longest = wanted(tmp_path, time="10", tasks=24)
     assert longest.ranks == 15 + 1
     assert "requeue themselves" in wanted(tmp_path, time="30", tasks=2, ranks=3).remarks[-1]
-    assert "raise --time or --ranks" in wanted(tmp_path, time="10", tasks=2, ranks=2).remarks[-1]
+    short = wanted(tmp_path, time="10", tasks=2, ranks=2)
+    assert "goes on from a checkpoint" in short.remarks[-1]
+    assert short.options == "--set checkpoint_minutes=1.25"
+    chosen = wanted(tmp_path, time="10", tasks=2, ranks=2, options=["--set", "checkpoint_minutes=3"])
+    assert chosen.options == "--set checkpoint_minutes=3"
 
 
 def test_an_array_has_no_more_tasks_than_cells(tmp_path: Path) -> None:
@@ -207,27 +211,38 @@ echo "${0##*/} $*" >>calls
 RANKS = """\
 #!/bin/sh
 echo "${0##*/} $*" >>calls
-trap 'echo told >>calls; exit 75' USR1
+case "$*" in *true) exit ;; esac
+trap 'echo told >>calls; [ -e deaf ] || exit ${CODE:-75}; rm deaf' USR1
 touch started
-if [ -n "$LONG" ]; then for _ in $(seq 300); do sleep 0.1; done; fi
+if [ -n "$LONG" ]; then for _ in $(seq 300); do /bin/sleep 0.1; done; fi
 exit "${CODE:-0}"
 """
 
+SQUEUE = f"""\
+{STUB}
+if [ -e busy ]; then rm busy; exit 1; fi
+echo ${{STATE:-RUNNING}}
+"""
 
-def execute(tmp_path: Path, request: Request, **env: str) -> tuple[int, str, list[str]]:
-    """Run a script; return its exit code, its output and the commands it used."""
+
+def execute(
+    tmp_path: Path, request: Request, *, warn: bool = False, **env: str
+) -> tuple[int, str, list[str]]:
+    """Run a script, with a warning once its ranks are there; return its exit code, output and commands."""
     programs = tmp_path / "bin"
     programs.mkdir()
-    squeue = f"{STUB}echo ${{STATE:-RUNNING}}\n"
     # signals go to the ranks, as SLURM's and mpiexec's do
     scancel = f"{STUB}pkill -USR1 -P $PPID -f bin/srun\n"
-    stubs = {"srun": RANKS, "mpiexec": RANKS, "squeue": squeue, "scontrol": STUB, "scancel": scancel}
+    stubs = {"srun": RANKS, "mpiexec": RANKS, "squeue": SQUEUE, "scontrol": STUB, "scancel": scancel}
+    stubs["sleep"] = "#!/bin/sh\nexec /bin/sleep 0.2\n"
     for name, text in stubs.items():
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
     (tmp_path / "job.sbatch").write_text(script(request))
-    environment = {"PATH": f"{programs}:{os.environ['PATH']}", "SLURM_JOB_ID": "17"}
-    environment |= {"SLURM_NTASKS": "3", "SLURM_ARRAY_TASK_ID": "5"} | env
+    environment = {"PATH": f"{programs}:{os.environ['PATH']}", "SLURM_JOB_ID": "17", "SLURM_NTASKS": "3"}
+    if request.tasks > 1:  # the last task has the array's own number
+        environment |= {"SLURM_ARRAY_JOB_ID": "17", "SLURM_ARRAY_TASK_ID": "5"}
+    environment |= env | {"LONG": "1"} if warn else env
     process = subprocess.Popen(
         ["bash", "job.sbatch"],
         cwd=tmp_path,
@@ -237,7 +252,7 @@ def execute(tmp_path: Path, request: Request, **env: str) -> tuple[int, str, lis
         text=True,
     )
     try:
-        if env.get("LONG"):
+        if warn:
             while not (tmp_path / "started").exists():
                 assert process.poll() is None
             process.send_signal(10)
@@ -281,7 +296,7 @@ def test_a_task_of_an_array_gets_its_share(tmp_path: Path) -> None:
 @pytest.mark.parametrize("launcher", ["srun --mpi=pmi2", "mpiexec"])
 def test_a_warning_is_passed_on_and_the_job_requeued(tmp_path: Path, launcher: str) -> None:
     request = dataclasses.replace(PLAIN, launcher=launcher)
-    code, out, calls = execute(tmp_path, request, LONG="1", SLURM_RESTART_COUNT="3")
+    code, out, calls = execute(tmp_path, request, warn=True, SLURM_RESTART_COUNT="3")
     assert code == 75
     assert "told" in calls
     assert ("scancel --signal=USR1 17" in calls) == launcher.startswith("srun")
@@ -290,11 +305,58 @@ def test_a_warning_is_passed_on_and_the_job_requeued(tmp_path: Path, launcher: s
 
 
 @needs_bash
+def test_a_task_of_an_array_never_speaks_for_the_whole_array(tmp_path: Path) -> None:
+    _, _, calls = execute(tmp_path, dataclasses.replace(PLAIN, tasks=4), warn=True)
+    assert "scancel --signal=USR1 17_5" in calls
+    assert "squeue --noheader --jobs=17_5 --format=%T" in calls
+    assert calls[-1] == "scontrol requeue 17_5"
+
+
+@needs_bash
+def test_a_warning_that_comes_before_the_ranks_is_kept_for_them(tmp_path: Path) -> None:
+    (tmp_path / "setup").write_text("kill -USR1 $$\n")
+    code, _, calls = execute(tmp_path, PLAIN, FEDANDE_SETUP="./setup", LONG="1")
+    assert calls[-1] == "scontrol requeue 17"
+    assert code in (75, 138)
+
+
+@needs_bash
+def test_a_warning_that_is_not_heard_is_given_again(tmp_path: Path) -> None:
+    (tmp_path / "deaf").touch()
+    code, _, calls = execute(tmp_path, PLAIN, warn=True)
+    assert code == 75
+    assert calls.count("told") == 2
+
+
+@needs_bash
+def test_ranks_that_are_killed_after_a_warning_do_not_lose_the_job(tmp_path: Path) -> None:
+    code, _, calls = execute(tmp_path, PLAIN, warn=True, CODE="137")
+    assert code == 137
+    assert calls[-1] == "scontrol requeue 17"
+
+
+@needs_bash
+def test_slurm_is_asked_again_when_it_does_not_answer(tmp_path: Path) -> None:
+    (tmp_path / "busy").touch()
+    _, _, calls = execute(tmp_path, PLAIN, warn=True)
+    assert calls[-3:] == 2 * ["squeue --noheader --jobs=17 --format=%T"] + ["scontrol requeue 17"]
+
+
+@needs_bash
+@pytest.mark.parametrize(("launcher", "empty"), [("srun --mpi=pmi2", 2), ("mpiexec", 0)])
+def test_every_start_has_another_step_number(tmp_path: Path, launcher: str, empty: int) -> None:
+    request = dataclasses.replace(PLAIN, launcher=launcher)
+    _, _, calls = execute(tmp_path, request, SLURM_RESTART_COUNT="2")
+    assert calls[:-1] == empty * ["srun --mpi=none --nodes=1 --ntasks=1 true"]
+
+
+@needs_bash
 @pytest.mark.parametrize(
     ("code", "env"),
     [
         ("0", {}),
         ("1", {}),
+        ("137", {}),
         ("75", {"STATE": "COMPLETING"}),
         ("75", {"SLURM_RESTART_COUNT": "50"}),
         ("75", {"SLURM_RESTART_COUNT": "1", "FEDANDE_MAX_RESTARTS": "1"}),
@@ -305,4 +367,11 @@ def test_a_job_that_is_done_failed_cancelled_or_stuck_is_not_requeued(
 ) -> None:
     returned, _, calls = execute(tmp_path, PLAIN, CODE=code, **env)
     assert returned == int(code)
+    assert not any(call.startswith("scontrol") for call in calls)
+
+
+@needs_bash
+def test_an_error_after_a_warning_is_not_tried_again(tmp_path: Path) -> None:
+    returned, _, calls = execute(tmp_path, PLAIN, warn=True, CODE="1")
+    assert returned == 1
     assert not any(call.startswith("scontrol") for call in calls)

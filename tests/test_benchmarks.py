@@ -68,7 +68,7 @@ def test_what_runs_in_one_process_is_measured(tmp_path: Path) -> None:
 @pytest.mark.mpi
 def test_what_starts_ranks_is_measured(tmp_path: Path) -> None:
     pytest.importorskip("mpi4py", reason="mpi4py is not installed")
-    sections = {"overhead", "large", "startup"}
+    sections = {"server", "overhead", "large", "startup"}
     content, markdown = measured(tmp_path, *sections)
     assert_well_formed(content, markdown, sections)
 

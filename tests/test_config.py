@@ -194,7 +194,6 @@ def test_an_experiment_made_in_python_may_have_one_value_for_a_list() -> None:
         ({"discriminative": {"round": 3}}, "in [discriminative], came 'round'; did you mean 'rounds'?"),
         ({"generative": {"folds": 3}}, "in [generative], came 'folds'; it belongs to the top"),
         ({"generative": {"rounds": 3}}, "it belongs to [discriminative] or [hybrid]"),
-        ({"checkpoint_minutes": 3}, "came 'checkpoint_minutes'"),
     ],
 )
 def test_an_unknown_key_is_refused_and_the_nearest_named(given_keys: dict[str, Any], message: str) -> None:

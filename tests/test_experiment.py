@@ -20,7 +20,7 @@ from fedande_mpi import (
     predict_proba,
     run_experiment,
 )
-from fedande_mpi.ande import model_name
+from fedande_mpi.cell import model_name
 from fedande_mpi.errors import ConfigError, FedandeError, Interrupted, ResultsError
 from fedande_mpi.progress import Silent
 from fedande_mpi.reporting import table_rows
@@ -435,7 +435,7 @@ def test_saved_weights_reproduce_the_saved_predictions_through_public_functions(
             owner = file["folds/owner"][0, 1]
             hybrid = file.attrs["method"] == "hybrid"
             n = int(file.attrs["n"])
-            assert file.attrs["model"] == model_name(n, weighted=True)
+            assert file.attrs["model"] == model_name(n, "discriminative")
             accuracy = file["test/accuracy"][0, 1, -1]
         weights, predictions = read_sidecar(path.with_suffix(".r0.f1.h5"))
         assert weights is not None
@@ -540,7 +540,7 @@ def test_accuracies_are_those_of_the_prototype(
     found = accuracy(tmp_path, range(3), **keys)
     for n, value in enumerate(expected):
         if value is not None:
-            assert found[model_name(n, weighted=True), clients] == pytest.approx(value, abs=tolerance)
+            assert found[model_name(n, "discriminative"), clients] == pytest.approx(value, abs=tolerance)
 
 
 def test_the_helpers_see_a_difference(tmp_path: Path) -> None:

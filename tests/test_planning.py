@@ -131,10 +131,26 @@ def test_memory_is_bounded_by_blocks_and_not_by_the_model(large):
     plan = planning.plan_unit(large, 3)
     rows = plan.n_weights * 8 * 100
     assert max(plan.server_bytes, plan.host_bytes) < rows / 20
-    cell = dataclasses.replace(large.cell, block_mib=1e6)
+    cell = dataclasses.replace(large.cell, block_mib=1e6, checkpoint_minutes=0.0)
     whole = planning.plan_unit(dataclasses.replace(large, cell=cell), 3)
     assert whole.host_bytes > rows / 2  # each of two hosts has the rows of half the clients
     assert whole.server_bytes < rows / 10  # they arrive a piece at a time
+
+
+def test_a_fold_longer_than_the_time_between_checkpoints_has_blocks_that_end_in_between(large):
+    def with_minutes(minutes, block_mib=1e6):
+        cell = dataclasses.replace(large.cell, block_mib=block_mib, checkpoint_minutes=minutes)
+        return planning.plan_unit(dataclasses.replace(large, cell=cell), 3)
+
+    never = with_minutes(0.0)
+    minutes = never.seconds / 2 / 60  # of two hosts
+    assert len(never.arrangement.blocks[0]) == len(with_minutes(10 * minutes).arrangement.blocks[0]) == 1
+    assert len(with_minutes(minutes / 10).arrangement.blocks[0]) >= 40
+    # a checkpoint is put together at rank 0, and hosts remember what they have handed over
+    seldom, once = with_minutes(11 * minutes, 64.0), with_minutes(9 * minutes, 64.0)
+    sums = 100 * 638 * 5 * 8
+    assert once.server_bytes >= seldom.server_bytes + sums
+    assert once.host_bytes >= seldom.host_bytes + sums // 2
 
 
 def test_scoring_every_round_takes_more_memory_than_the_last(large):
@@ -162,6 +178,26 @@ def test_where_nothing_says_how_much_is_free_nothing_is_refused():
 def test_free_memory_is_a_number_of_bytes_where_it_is_known():
     free = planning.available_memory()
     assert free is None or free > 2**20
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [("max", 8192 * 1024), ("4000000", 4000000 - 3000000 + 500000), (None, 8192 * 1024)],
+)
+def test_the_memory_that_is_free_is_the_machines_or_the_control_groups(
+    tmp_path, monkeypatch, limit, expected
+):
+    (tmp_path / "meminfo").write_text("MemTotal:  16384 kB\nMemAvailable:   8192 kB\nHugePages_Total:  0\n")
+    (tmp_path / "own").write_text("0::/job/step\n")
+    (tmp_path / "job" / "step").mkdir(parents=True)
+    if limit is not None:  # as a batch system sets it, above the process's own group
+        (tmp_path / "job" / "memory.max").write_text(f"{limit}\n")
+        (tmp_path / "job" / "memory.current").write_text("3000000\n")
+        (tmp_path / "job" / "memory.stat").write_text("anon 2000000\ninactive_file 500000\n")
+    monkeypatch.setattr(planning, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(planning, "_CGROUP", tmp_path)
+    monkeypatch.setattr(planning, "_OWN_CGROUP", tmp_path / "own")
+    assert planning.available_memory() == expected
 
 
 @pytest.mark.parametrize("method", ["discriminative", "generative"])

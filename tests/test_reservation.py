@@ -217,3 +217,19 @@ def test_a_full_disk_is_named_with_what_to_do(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(reservation, "open", full, raising=False)
     with pytest.raises(ResultsError, match=r"\.claim: cannot be written \(No space left.*free some space"):
         reserve(tmp_path, NAME)
+
+
+def test_a_full_disk_leaves_no_empty_claim(tmp_path: Path) -> None:
+    text = (
+        "import resource, signal, sys; from pathlib import Path\n"
+        "from fedande_mpi.errors import ResultsError; from fedande_mpi.reservation import reserve\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (5, 5))\n"
+        f"try: reserve(Path(sys.argv[1]), {NAME!r})\n"
+        "except ResultsError as error: print(error)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", text, str(tmp_path)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "cannot be written" in done.stdout
+    assert list(tmp_path.iterdir()) == []

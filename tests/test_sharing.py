@@ -144,7 +144,7 @@ def test_a_job_that_stood_still_hands_its_cell_over_and_loses_nothing_of_the_oth
     unit = experiments.run_unit
     calls: list[str] = []
 
-    def standing_still(comm: Any, made: Any, arrangement: Any, poll: Any = None, got_on: Any = None) -> Any:
+    def standing_still(comm: Any, made: Any, arrangement: Any, poll: Any, *rest: Any) -> Any:
         result = unit(comm, made, arrangement)
         calls.append(f"{made.cell} {made.fold}")
         if (

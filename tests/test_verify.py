@@ -71,6 +71,11 @@ def small_case() -> Case:
     return {name: np.asarray(value) for name, value in case.items()}
 
 
+SCORES = [
+    f"{model}_{what}" for model in ("federated", "local_generative") for what in ("posterior", "accuracy")
+]
+
+
 @pytest.fixture(scope="module")
 def small() -> Case:
     return small_case()
@@ -134,6 +139,21 @@ def test_only_what_a_case_records_is_compared(small: Case) -> None:
     found = replay(kept)
     assert np.isnan(found["objective"])
     assert found["weights"] <= TOLERANCE
+
+
+def test_an_objective_of_0_is_compared_as_it_is(small: Case) -> None:
+    idle = small | {"n_clients": np.asarray(3)}
+    idle = {name: value for name, value in idle.items() if name.startswith("objective") or name not in SCORES}
+    idle = {name: value for name, value in idle.items() if not name.startswith("w")}
+    for name in [name for name in idle if name.startswith("objective")]:
+        idle[name] = np.append(idle[name], [[0.0]], axis=1)
+    assert replay(idle)["objective"] <= TOLERANCE
+
+
+def test_a_case_of_other_parent_sets_is_refused(small: Case) -> None:
+    assert replay(small | {"parent_sets": ande.parent_sets(3, 1)})["weights"] <= TOLERANCE
+    with pytest.raises(DataError, match=r"lexicographic order, got other parent_sets"):
+        replay(small | {"parent_sets": ande.parent_sets(3, 1)[::-1]})
 
 
 def test_rows_averaging_is_replayed(small: Case) -> None:

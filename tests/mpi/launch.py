@@ -105,6 +105,7 @@ def started(
     line: list[str], cwd: Path, env: Mapping[str, str] | None = None, **options: Any
 ) -> Iterator[subprocess.Popen[str]]:
     """Start a command in a process group of its own; whatever is left of it at the end is killed."""
+    segments_before = _segments()
     process = subprocess.Popen(
         line,
         cwd=cwd,
@@ -128,6 +129,24 @@ def started(
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         process.communicate()
+        if process.returncode != 0:
+            _remove_segments(_segments() - segments_before)
+
+
+def _segments() -> set[Path]:
+    """Return the shared memory of MPICH's jobs on this machine."""
+    return set(Path("/dev/shm").glob("mpich_shm_*"))
+
+
+def _remove_segments(segments: set[Path]) -> None:
+    """Remove the shared memory that killed ranks have left: 3 MB each, and a container has 64 MB of it."""
+    mapped = ""
+    for maps in Path("/proc").glob("[0-9]*/maps") if segments else ():
+        with contextlib.suppress(OSError):
+            mapped += maps.read_text(errors="replace")
+    for path in segments:
+        if str(path) not in mapped:
+            path.unlink(missing_ok=True)
 
 
 def ended(process: subprocess.Popen[str], since: float, timeout: float = TIMEOUT) -> Done:

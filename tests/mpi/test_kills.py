@@ -46,6 +46,8 @@ clients = 6
 repeats = 1
 methods = ["generative", "discriminative"]
 save = ["weights", "predictions"]
+block_mib = 0.01
+checkpoint_minutes = 1e-9
 [discriminative]
 rounds = 3
 """

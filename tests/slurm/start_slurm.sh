@@ -62,9 +62,17 @@ if ! munge --no-input 2>/dev/null | unmunge >/dev/null 2>&1; then
     cp /run/munge/munged.pid "$directory/munged.pid"
 fi
 
+# Ports of its own, so that it does not meet a real cluster or another one of these.
+free_port() {
+    local port
+    while port=$((20000 + RANDOM % 10000)); (: <"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do :; done
+    echo "$port"
+}
+
+# FirstJobId             not the numbers of the last cluster's jobs: MPICH names shared memory after them, which stays
+#                        where ranks were killed, and fails when it finds it
 # SlurmUser, SlurmdUser  root, since there is nobody else in a container
 # AuthType, CredType     munge
-# *Port                  not the usual ones, so that it does not meet a real cluster
 # ProctrackType, Task*   plain process groups: no cgroups in a container
 # SelectType             CPUs one by one, so that several jobs share the node
 # SlurmdParameters       believe NodeName's numbers, not the hardware's
@@ -74,8 +82,9 @@ fi
 cat >"$directory/slurm.conf" <<CONF
 ClusterName=test
 SlurmctldHost=$node(127.0.0.1)
-SlurmctldPort=16817
-SlurmdPort=16818
+SlurmctldPort=$(free_port)
+SlurmdPort=$(free_port)
+FirstJobId=$((RANDOM * 2000 + RANDOM % 2000 + 1))
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
