@@ -20,11 +20,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedande_mpi import cll, touched
+from fedande_mpi import cll, odds
 from fedande_mpi.cll import CHUNK, exp_nonpositive
-from fedande_mpi.jit import compiled, inlined, settled
+from fedande_mpi.jit import compiled, inlined
 from fedande_mpi.local import Clients, Theta
 from fedande_mpi.metrics import Sums
+from fedande_mpi.odds import Index, Own, Table
 from fedande_mpi.touched import Layout
 from fedande_mpi.vectors import count_4, count_8, multiply_4, multiply_8, total_4, total_8
 
@@ -33,9 +34,6 @@ IntArray = NDArray[np.int64]
 
 _CACHE = 2**20
 """Bytes of sorted rows that are worked on together."""
-
-_LARGEST = 700.0
-"""Products of numbers stay between the exponentials of minus this and this, whatever their order."""
 
 
 class HeldOut(NamedTuple):
@@ -67,76 +65,6 @@ class Scoring(NamedTuple):
     per_attribute: bool
     bits: int
     joint: bool
-
-
-class Index(NamedTuple):
-    """Test rows sorted by their state under one parent set, and the cells they touch; the same for all clients.
-
-    Attributes
-    ----------
-    order, labels : (n_used,) int64, int32
-        The rows used (no parent missing) and their classes.
-    factors : (n_used * width,) uint32
-        Touched cells of every row, see `fedande_mpi.touched.index_rows`.
-    cell, child, weight : (n_touched,) int64
-        Position of each cell among those of the parent set, its kind, and the position of its weight.
-    position : (n_states,) int64
-        Number of every state among those that occur, -1 for the others.
-    begin : (n_occurring + 1,) int64
-        First touched cell of every state that occurs: its parents cell, for n = 0 the prior.
-    number : (n_cells,) int64
-        Touched cell of each cell of the parent set; n_touched for the others.
-    """
-
-    order: IntArray
-    labels: NDArray[np.int32]
-    factors: NDArray[np.uint32]
-    cell: IntArray
-    child: IntArray
-    weight: IntArray
-    position: IntArray
-    begin: IntArray
-    number: IntArray
-
-
-class Table(NamedTuple):
-    """What the touched cells contribute, ``((n_touched + 1) * stride,)`` each; the last cell is a missing value's.
-
-    Attributes
-    ----------
-    u : float64
-        Scores as differences to the last class (joint: the scores).
-    e : float64
-        Their exponentials, NaN where out of range. Lanes without a class are 0 in the first cells of the states,
-        so that they are 0 in every product.
-    """
-
-    u: FloatArray
-    e: FloatArray
-
-
-class Own(NamedTuple):
-    """What is counted of one client; but for ``classes`` all zero between clients.
-
-    Attributes
-    ----------
-    classes : (2 * o,) int64
-        Its rows of each class, and those without a missing parent.
-    counts : ((n_touched + 1) * o,) int64
-        Its rows of each class that use a cell; for a state's first cell, all its rows of the state. Cells that no
-        test row touches are counted as cell n_touched, which is not read.
-    absent : (n_occurring * n_children * o,) int64
-        Those of a state whose child is missing.
-    seen : (n_occurring,) bool
-        States it has rows of.
-
-    All have room for the largest of several parent sets.
-    """
-
-    classes: IntArray
-    counts: IntArray
-    absent: IntArray
-    seen: NDArray[np.bool_]
 
 
 class Prepared(NamedTuple):
@@ -190,10 +118,10 @@ def score(
     sets = []
     most_cells = most_states = 0
     for at in range(set_first, set_last):
-        index = _index_rows(test, first, last, block, at, scoring.per_attribute)
+        index = odds.index_rows(test.X, test.y, first, last, block, at, scoring.per_attribute)
         n_touched = index.cell.size
-        shared = _allocate(n_touched, lanes)
-        table = shared if pooled else _allocate(n_touched, lanes)
+        shared = odds.allocate(n_touched, lanes)
+        table = shared if pooled else odds.allocate(n_touched, lanes)
         sets.append(Prepared(index, np.empty(n_touched * o), shared, table))
         most_cells = max(most_cells, n_touched + 1)
         most_states = max(most_states, index.begin.size - 1)
@@ -209,18 +137,19 @@ def score(
         for at in range(set_first, set_last):
             index, w, shared, table = sets[at - set_first]
             if c == client_first or scoring.weights.shape[0] > 1:
-                _share(index, block, at, theta, scoring, c, w, shared)
-                _copy(shared, table)
+                given = scoring.weights[c if scoring.weights.shape[0] > 1 else 0]
+                odds.share(index, block, at, theta, given, scoring.start[at], scoring.joint, w, shared)
+                odds.copy(shared, table)
             if not pooled:
-                _count_own(index, clients, c, block, at, own)
-                _add_own(index, block, at, theta, scoring.joint, own, w, table)
+                odds.count_own(index, clients, c, block, at, own)
+                odds.add_own(index, block, at, theta, scoring.joint, own, w, table)
             if maxima_only:
                 _raise_maxima(index, o, compared, table.u, z, top[c])
             else:
                 posterior, rest = sums.posterior[c], sums.rest[c]
                 _add_rows(index, o, compared, table, z, rounded, scoring.bits, top[c], posterior, rest)
             if not pooled:
-                _forget_own(index, o, compared - 1, n_children, shared, own, table)
+                odds.forget_own(index, o, compared - 1, n_children, shared, own, table)
 
 
 def together(block: Layout, n_rows: int) -> list[slice]:
@@ -229,297 +158,6 @@ def together(block: Layout, n_rows: int) -> list[slice]:
     some = max(1, _CACHE // (per_row * max(1, n_rows)))
     n_sets = len(block.n_states)
     return [slice(at, min(at + some, n_sets)) for at in range(0, n_sets, some)]
-
-
-@inlined
-def _index_rows(test: HeldOut, first: int, last: int, block: Layout, at: int, per_attribute: bool) -> Index:
-    o = block.n_classes
-    children, parents = block.children[at], block.parents[at]
-    n_children = children.size
-    n_states, n_values = block.n_states[at], block.n_values[at]
-    rows = np.arange(first, last)
-    width = n_children + 1
-    order = np.empty(rows.size, dtype=np.int64)
-    factors = np.empty(rows.size * width, dtype=np.uint32)
-    states = min(n_states, rows.size)
-    room = 2 + states + min(states * n_values, rows.size * n_children)
-    cell = np.empty(room, dtype=np.int64)
-    child = np.empty(room, dtype=np.int64)
-    counts = np.empty(room * o, dtype=np.int64)
-    n_used, n_touched = touched.index_rows(
-        test.X,
-        test.y,
-        o,
-        rows,
-        parents,
-        children,
-        block.offsets[at],
-        n_states,
-        n_values,
-        block.arity,
-        order,
-        factors,
-        cell,
-        child,
-        counts,
-    )
-    first_child = 1 + n_states if parents.size > 0 else 1
-    number = np.full(first_child + n_states * n_values, n_touched)
-    weight = np.empty(n_touched, dtype=np.int64)
-    position = np.full(n_states, -1)
-    begin = np.zeros(states + 2, dtype=np.int64)
-    n_here = 0
-    if parents.size == 0 and n_used > 0:
-        position[0] = 0
-        n_here = 1
-    for i in range(n_touched):
-        number[cell[i]] = i
-        if child[i] == -2:
-            position[cell[i] - 1] = n_here
-            begin[n_here] = i
-            n_here += 1
-        weight[i] = cell[i]
-        if per_attribute and child[i] == -2:
-            weight[i] = 1
-        elif per_attribute and child[i] >= 0:
-            state = (cell[i] - first_child) // n_values
-            weight[i] = (2 if parents.size > 0 else 1) + state * n_children + child[i]
-    begin[n_here] = n_touched
-    y = test.y
-    labels = np.empty(n_used, dtype=np.int32)
-    for r in range(n_used):
-        labels[r] = y[order[r]]
-    return Index(
-        order[:n_used],
-        labels,
-        factors[: n_used * width],
-        cell[:n_touched],
-        child[:n_touched],
-        weight,
-        position,
-        begin[: n_here + 1],
-        number,
-    )
-
-
-@inlined
-def _allocate(n_touched: int, lanes: int) -> Table:
-    table = Table(np.zeros((n_touched + 1) * lanes), np.zeros((n_touched + 1) * lanes))
-    e = table.e
-    for i in range(n_touched * lanes, (n_touched + 1) * lanes):
-        e[i] = 1.0
-    return table
-
-
-@inlined
-def _copy(source: Table, to: Table) -> None:
-    u, e, to_u, to_e = source.u, source.e, to.u, to.e
-    for i in range(u.size):
-        to_u[i] = u[i]
-        to_e[i] = e[i]
-
-
-@inlined
-def _exponentials(u: FloatArray, e: FloatArray, largest: float) -> None:
-    """Fill ``e`` with e^u, NaN beyond +-largest."""
-    for i in range(u.size):
-        value = exp_nonpositive(u[i])
-        e[i] = value if abs(u[i]) <= largest else np.nan
-
-
-@inlined
-def _share(
-    index: Index,
-    block: Layout,
-    at: int,
-    theta: Theta,
-    scoring: Scoring,
-    c: int,
-    w: FloatArray,
-    shared: Table,
-) -> None:
-    """Fill the weights ``w (n_touched * o)`` and the table of a client without rows, but for its first cells.
-
-    Of a pooled model the whole table.
-    """
-    # fields are taken out of their tuples once: in a loop, each would cost a count of references
-    children, cell, child, weight = block.children[at], index.cell, index.child, index.weight
-    u, e = shared.u, shared.e
-    pooled, rows_of, log_count, log_total = theta.pooled, theta.table, theta.log_count, theta.log_total
-    o = block.n_classes
-    compared = o + 1 if scoring.joint else o
-    lanes = cll.stride(compared)
-    start, from_pool = scoring.start[at], theta.pooled_start[at]
-    given = scoring.weights[c if scoring.weights.shape[0] > 1 else 0]
-    score = np.zeros(o + 1)
-    for i in range(cell.size):
-        j = child[i]
-        for k in range(o):
-            w[i * o + k] = given[start + weight[i] * o + k] if given.size > 0 else 1.0
-            score[k] = 0.0
-            if pooled.size > 0:
-                score[k] = settled(w[i * o + k] * pooled[from_pool + cell[i] * o + k])
-                if j == -2:
-                    score[k] += settled(w[k] * pooled[from_pool + k])
-            elif j >= 0:
-                t = rows_of[children[j]]
-                score[k] = settled(w[i * o + k] * (log_count[t, 0] - log_total[t, 0]))
-        for k in range(compared - 1):
-            u[i * lanes + k] = score[k] - score[compared - 1]
-    n = cell.size * lanes
-    _exponentials(u[:n], e[:n], _LARGEST / (children.size + 1))
-    for i in range(cell.size):
-        if child[i] < 0:
-            for k in range(compared - 1, lanes):
-                e[i * lanes + k] = 0.0
-
-
-@inlined
-def _changed(counts: IntArray, here: int, o: int, h: int, classes: IntArray) -> int:
-    """List the classes whose scores in a state are not the shared ones, then the last where it is compared to."""
-    n = 0
-    everyone = h < o and counts[here + h] > 0  # being differences to the last
-    for k in range(h):
-        if everyone or counts[here + k] > 0:
-            classes[n] = k
-            n += 1
-    if h < o:
-        classes[n] = h
-    return n
-
-
-@inlined
-def _forget_own(index: Index, o: int, h: int, n_children: int, shared: Table, own: Own, table: Table) -> None:
-    """Take out what the last client filled in; first cells stay, as every client fills them in."""
-    begin = index.begin
-    counts, absent, seen = own.counts, own.absent, own.seen
-    u, e, shared_u, shared_e = table.u, table.e, shared.u, shared.e
-    lanes = cll.stride(h + 1)
-    changed = np.empty(o, dtype=np.int64)
-    for s in range(begin.size - 1):
-        if not seen[s]:
-            continue
-        seen[s] = False
-        n_changed = _changed(counts, begin[s] * o, o, h, changed)
-        for i in range(begin[s + 1] - 1, begin[s], -1):
-            for q in range(n_changed):
-                k = changed[q]
-                u[i * lanes + k] = shared_u[i * lanes + k]
-                e[i * lanes + k] = shared_e[i * lanes + k]
-            for q in range(n_changed + o - h):
-                counts[i * o + changed[q]] = 0
-        for q in range(n_changed + o - h):
-            k = changed[q]
-            counts[begin[s] * o + k] = 0
-            for j in range(n_children):
-                absent[(s * n_children + j) * o + k] = 0
-    for i in range(index.cell.size * o, (index.cell.size + 1) * o):
-        counts[i] = 0
-
-
-@inlined
-def _count_own(index: Index, clients: Clients, c: int, block: Layout, at: int, own: Own) -> None:
-    """Count the client's rows."""
-    X, y, arity = clients.X, clients.y, block.arity
-    parents, children, offsets = block.parents[at], block.children[at], block.offsets[at]
-    position, begin, number = index.position, index.begin, index.number
-    classes, counts, absent, seen = own.classes, own.counts, own.absent, own.seen
-    o, n_children, n_values = block.n_classes, children.size, block.n_values[at]
-    first_child = 1 + block.n_states[at] if parents.size > 0 else 1
-    for k in range(2 * o):
-        classes[k] = 0
-    for r in range(clients.start[c], clients.start[c + 1]):
-        label = y[r]
-        classes[label] += 1
-        state = touched.parent_state(X, r, parents, arity)
-        if state < 0:
-            continue
-        classes[o + label] += 1
-        s = position[state]
-        if s < 0:
-            continue
-        seen[s] = True
-        counts[begin[s] * o + label] += 1
-        base = first_child + state * n_values
-        for j in range(n_children):
-            value = X[r, children[j]]
-            if value >= 0:
-                counts[number[base + offsets[j] + value] * o + label] += 1
-            else:
-                absent[(s * n_children + j) * o + label] += 1
-
-
-@inlined
-def _add_own(
-    index: Index,
-    block: Layout,
-    at: int,
-    theta: Theta,
-    joint: bool,
-    own: Own,
-    w: FloatArray,
-    table: Table,
-) -> None:
-    """Fill in the cells whose theta depends on the client's rows."""
-    children, child, begin = block.children[at], index.child, index.begin
-    classes, counts, absent, seen = own.classes, own.counts, own.absent, own.seen
-    u, e = table.u, table.e
-    rows_of, log_count, log_total = theta.table, theta.log_count, theta.log_total
-    o, n_children = block.n_classes, children.size
-    h = o if joint else o - 1
-    lanes = cll.stride(h + 1)
-    largest = _LARGEST / (n_children + 1)
-    score = np.zeros(o + 1)
-    total = np.empty(o)
-    changed = np.empty(o, dtype=np.int64)
-    for s in range(begin.size - 1):
-        if not seen[s]:
-            continue
-        here = begin[s] * o
-        n_changed = _changed(counts, here, o, h, changed)
-        j = -1
-        t = 0
-        for i in range(begin[s] + 1, begin[s + 1]):
-            if child[i] != j:
-                j = child[i]
-                t = rows_of[children[j]]
-                for q in range(n_changed + o - h):
-                    k = changed[q]
-                    total[k] = log_total[t, counts[here + k] - absent[(s * n_children + j) * o + k]]
-            if not joint:
-                score[h] = settled(w[i * o + h] * (log_count[t, counts[i * o + h]] - total[h]))
-            for q in range(n_changed):
-                k = changed[q]
-                x = settled(w[i * o + k] * (log_count[t, counts[i * o + k]] - total[k]))
-                u[i * lanes + k] = x - score[h]
-        first, last = (begin[s] + 1) * lanes, begin[s + 1] * lanes
-        _exponentials(u[first:last], e[first:last], largest)
-    # the first cell of every state: the prior, with n > 0 times the parents' probability
-    n_rows = 0
-    for k in range(o):
-        n_rows += classes[k]
-    prior = np.empty(o)
-    base = np.empty(o)
-    pseudo = theta.pseudo_parents[at]
-    n_parents = block.parents.shape[1]
-    for k in range(o):
-        log_theta = np.log(classes[k] + theta.pseudo_prior) - np.log(n_rows + theta.pseudo_prior * o)
-        prior[k] = settled(w[k] * log_theta)
-        base[k] = np.log(classes[o + k] + pseudo * block.n_states[at])
-    unseen = np.log(pseudo)
-    score[h] = 0.0
-    for s in range(begin.size - 1):
-        i = begin[s]
-        for k in range(o):
-            score[k] = prior[k]
-            if n_parents > 0:
-                count = counts[i * o + k]
-                log = np.log(count + pseudo) if count > 0 else unseen
-                score[k] += settled(w[i * o + k] * (log - base[k]))
-        first = i * lanes
-        for k in range(h):
-            u[first + k] = score[k] - score[h]
-        _exponentials(u[first : first + h], e[first : first + h], largest)
 
 
 @inlined

@@ -24,6 +24,7 @@ KERNEL_MODULES = (
     "lbfgs",
     "local",
     "metrics",
+    "odds",
     "evaluation",
     "aggregation",
 )
