@@ -274,7 +274,11 @@ PEAK = """
 import resource, sys
 from fedande_mpi.cli import main
 code = main(sys.argv[1:])
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+try:  # getrusage tells the peak of the process that started this one, if that was higher
+    with open("/proc/self/status") as status:
+        print(next(line.split()[1] for line in status if line.startswith("VmHWM:")))
+except OSError:
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 sys.exit(code)
 """
 
