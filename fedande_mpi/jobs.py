@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
 from pathlib import Path
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedande_mpi import ande
+from fedande_mpi.calibration import calibrate
 from fedande_mpi.cell import Cell
 from fedande_mpi.cellfile import stored_cell
 from fedande_mpi.config import Experiment
@@ -251,24 +252,40 @@ def _n_units(cell: Cell) -> int:
     return cell.repeats * len(cell.fold_numbers)
 
 
-def _plan(cell: Cell, n_ranks: int, library: Library) -> CellPlan:
-    """Plan a cell, of rows that are only declared where that will do."""
+def _first_unit(cell: Cell, library: Library) -> Unit:
+    """Return a cell's first unit, of rows that are only declared where that will do."""
     unit = outline(cell)
     if unit is not None:
         _check_size(cell, unit.y.size, unit.arity.size)
-        return plan_unit(unit, n_ranks)
+        return unit
     dataset = library(cell)
     _check_size(cell, dataset.n_instances, dataset.n_attributes)
-    return plan_unit(make_unit(cell, dataset, 0, cell.fold_numbers[0])[0], n_ranks)
+    return make_unit(cell, dataset, 0, cell.fold_numbers[0])[0]
 
 
 def plan_text(experiment: Experiment, n_ranks: int) -> str:
     """Return what an experiment takes on `n_ranks` ranks, as text; allocates nothing of the work's size.
 
-    Made-up data sets are not made.
+    Made-up data sets are not made. Seconds are those of this machine, by a measurement of about a second in the
+    shape of the dearest cell.
     """
     library = Library()
-    plans = [(cell, _plan(cell, n_ranks, library)) for cell in experiment.cells()]
+    plans: list[tuple[Cell, CellPlan]] = []
+    dearest: tuple[float, Unit] | None = None
+    for cell in experiment.cells():
+        unit = _first_unit(cell, library)
+        plan = plan_unit(unit, n_ranks)
+        plans.append((cell, plan))
+        cost = plan.seconds * _n_units(cell)
+        if dearest is None or cost > dearest[0]:
+            dearest = cost, unit
+    factor = calibrate(dearest[1]) if dearest is not None else None
+    plans = [(cell, replace(plan, seconds=plan.seconds * (factor or 1.0))) for cell, plan in plans]
+    measured = (
+        "not measured here: there is no compiled code yet, which the first run makes"
+        if factor is None
+        else f"by a measurement on this machine: {factor:.2f} x the built-in estimate"
+    )
     head = ("cell", "units", "|P|", "weights", "MiB/round", "grid", "MiB server", "MiB host", "core-seconds")
     rows = [head]
     for cell, plan in plans:
@@ -294,7 +311,7 @@ def plan_text(experiment: Experiment, n_ranks: int) -> str:
     seconds = sum(plan.seconds * _n_units(cell) for cell, plan in plans)
     lines += [
         "",
-        f"{len(plans)} cells, {units} units (folds), about {seconds:,.0f} core-seconds on this kind of machine; "
+        f"{len(plans)} cells, {units} units (folds), about {seconds:,.0f} core-seconds ({measured}); "
         f"{n_ranks} ranks: about {seconds / max(1, n_ranks - 1):,.0f} s",
         "grid: client groups x shards of the parent sets; memory: peak of one rank",
     ]

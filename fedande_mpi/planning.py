@@ -83,7 +83,7 @@ def arrange_unit(unit: Unit, n_ranks: int, done: NDArray[np.bool_] | None = None
         shards=cell.shards,
         rows=cell.weighted,
         block_bytes=cell.block_mib * MIB,
-        block_share=block_seconds / max(_seconds(unit) * left.size / len(unit.sets), 1e-9),
+        block_share=block_seconds / max(estimated_seconds(unit) * left.size / len(unit.sets), 1e-9),
     )
     return replace(found, shards=tuple(left[shard] for shard in found.shards))
 
@@ -137,7 +137,7 @@ def plan_unit(unit: Unit, n_ranks: int) -> CellPlan:
     server += sum(blocks) * 8 * (cell.clients if saves_rows else 3) + len(blocks) * piece
     host = _RANK_BYTES + 2 * data + sums + max(blocks) * 8 * ((hosted if cell.weighted else 1) + 2)
     host += reports * hosted // (cell.clients * arrangement.n_shards)
-    seconds = _seconds(unit)
+    seconds = estimated_seconds(unit)
     # may there be a checkpoint? The estimate is an order of size
     if 0.0 < 60.0 * cell.checkpoint_minutes < 10.0 * seconds / max(1, n_ranks - 1):
         # rank 0 holds all sums and what arrives of a round, a host what it has handed over
@@ -158,7 +158,7 @@ def plan_unit(unit: Unit, n_ranks: int) -> CellPlan:
     )
 
 
-def _seconds(unit: Unit) -> float:
+def estimated_seconds(unit: Unit) -> float:
     """Estimate the work of a unit on one core."""
     cell, o = unit.cell, unit.n_classes
     n_rows = int(unit.n_rows.sum())

@@ -101,7 +101,7 @@ def test_an_experiment_that_cannot_be_read_is_told_once(tmp_path: Path) -> None:
 def test_a_dry_run_under_mpiexec_prints_one_plan_for_these_ranks(tmp_path: Path, small: Path) -> None:
     done = fedande(3, "run", "small.toml", "-o", "results", "--dry-run", cwd=tmp_path)
     assert done.code == 0
-    assert done.out.count("core-seconds on this kind of machine; 3 ranks") == 1
+    assert len(re.findall(r"core-seconds \(.*\); 3 ranks", done.out)) == 1
     assert not (tmp_path / "results").exists()
 
 
