@@ -315,5 +315,7 @@ def plan_text(experiment: Experiment, n_ranks: int) -> str:
         f"{n_ranks} ranks: about {seconds / max(1, n_ranks - 1):,.0f} s",
         "grid: client groups x shards of the parent sets; memory: peak of one rank",
     ]
+    if draws := sum(plan.draws * _n_units(cell) for cell, plan in plans):
+        lines.append(f"noise: {draws:,} numbers are drawn in all, each once for the sum over the clients")
     lines += [f"skipped: {note}" for note in experiment.skipped()]
     return "\n".join(lines)

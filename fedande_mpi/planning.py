@@ -23,9 +23,12 @@ _RANK_BYTES = 180 * MIB
 """What Python, NumPy and the compiled loops take on every rank before any data (measured)."""
 _SECONDS_PER_STEP = 2.5e-9
 _SECONDS_PER_SCORE = 2.0e-9
+_SECONDS_PER_COUNT = 3.0e-9
+_SECONDS_PER_DRAW = 1.2e-7
 _STEPS_PER_ITERATION = 1.25
 _TYPICAL_ITERATIONS = 300
-"""Cost per row, factor and class difference, and iterations of a solve until convergence: orders of size."""
+"""Cost per row, factor and class difference; per row and factor of counting; per number with noise; iterations of a
+solve until convergence: orders of size."""
 _BLOCKS_PER_CHECKPOINT = 0.25
 """Longest block, as a share of the time between checkpoints."""
 
@@ -44,6 +47,8 @@ class CellPlan:
         Peak memory of rank 0 and of the largest host.
     seconds : float
         Work of one unit on one core; an estimate.
+    draws : int
+        Numbers of one unit that get noise.
     arrangement : Arrangement
     """
 
@@ -53,6 +58,7 @@ class CellPlan:
     server_bytes: int
     host_bytes: int
     seconds: float
+    draws: int
     arrangement: Arrangement
 
 
@@ -154,8 +160,15 @@ def plan_unit(unit: Unit, n_ranks: int) -> CellPlan:
         server_bytes=server,
         host_bytes=host,
         seconds=seconds,
+        draws=noisy_numbers(unit),
         arrangement=arrangement,
     )
+
+
+def noisy_numbers(unit: Unit) -> int:
+    """Return how many numbers get noise: where only the sum over clients is used, each is drawn once."""
+    private = unit.pools and unit.cell.epsilon is not None and np.isfinite(unit.cell.epsilon)
+    return released_numbers(unit) if private else 0
 
 
 def estimated_seconds(unit: Unit) -> float:
@@ -165,6 +178,9 @@ def estimated_seconds(unit: Unit) -> float:
     per_row = len(unit.sets) * (unit.arity.size - cell.n + 1) * max(1, o - 1)
     scored = cell.clients if not unit.pools else 1
     seconds = len(unit.evaluated) * scored * (unit.y.size - n_rows) * per_row * _SECONDS_PER_SCORE
+    if unit.pools:
+        seconds += n_rows * len(unit.sets) * (unit.arity.size - cell.n + 1) * _SECONDS_PER_COUNT
+        seconds += noisy_numbers(unit) * _SECONDS_PER_DRAW
     if cell.weighted:
         steps = min(cell.max_iterations, _TYPICAL_ITERATIONS)
         if cell.in_rounds and cell.solver.local_steps:

@@ -229,3 +229,15 @@ def test_a_billion_rows_are_planned_without_making_one():
     tracemalloc.stop()
     assert peak < 20 * 2**20
     assert plan.host_bytes > 10**9 * 50 * 4
+
+
+def test_noise_is_priced_once_for_each_number_whatever_the_clients():
+    def plan(clients, epsilon):
+        return planning.plan_unit(
+            make_unit(make(1), owners(1, 40, clients, 10), method="generative", epsilon=epsilon), 1
+        )
+
+    exact, few, many = plan(3, float("inf")), plan(3, 1.0), plan(9, 1.0)
+    assert exact.draws == 0
+    assert few.draws == many.draws > 0
+    assert few.seconds == pytest.approx(exact.seconds + few.draws * planning._SECONDS_PER_DRAW)
