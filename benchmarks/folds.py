@@ -14,10 +14,10 @@ from measure import Section, Setting, dataset, exponent, timed
 
 from fedande_mpi import load_dataset
 from fedande_mpi.cell import SECTIONS, Cell
-from fedande_mpi.comm import SerialComm
 from fedande_mpi.federation import UnitResult, run_unit
 from fedande_mpi.jobs import make_unit
 from fedande_mpi.planning import arrange_unit
+from fedande_mpi.serial import SerialComm
 from fedande_mpi.unit import Unit
 
 JAVA_FIRST_ROUND = {

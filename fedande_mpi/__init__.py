@@ -34,10 +34,10 @@ _HOMES = {
     "count_tables": "ande",
     "load_dataset": "datasets",
     "log_theta": "ande",
-    "negative_cll": "cll",
+    "negative_cll": "formulas",
     "open_results": "analysis",
     "parent_sets": "ande",
-    "predict_proba": "cll",
+    "predict_proba": "formulas",
     "run_experiment": "experiment",
 }
 """Public names and the modules that define them; loaded on first use, since compiled loops take a second."""

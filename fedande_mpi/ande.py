@@ -260,3 +260,15 @@ def unpack(flat: FloatArray, parents: ArrayLike, arity: IntArray, n_classes: int
             tables[f"child{j}"] = blocks[:, position].T
         start += int(arity[j])
     return tables
+
+
+def cell_groups(parents: ArrayLike, arity: IntArray) -> NDArray[np.int64]:
+    """Return the weight cell of granularity "attribute" that each cell belongs to, shape ``(n_cells,)``."""
+    parents = np.asarray(parents, dtype=np.int64)
+    q = n_parent_states(parents, arity)
+    children = children_of(parents, arity.size)
+    values = np.repeat(np.arange(children.size), arity[children])
+    first = 1 + (parents.size > 0)
+    blocks = first + np.arange(q)[:, None] * children.size + values
+    head = np.concatenate([[0], np.ones(q, dtype=np.int64)]) if parents.size else np.zeros(1, dtype=np.int64)
+    return np.concatenate([head, blocks.ravel()]).astype(np.int64)

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from fedande_mpi import evaluation, jit, local
-from fedande_mpi.comm import SerialComm
 from fedande_mpi.federation import run_unit
 from fedande_mpi.planning import arrange_unit, estimated_seconds
+from fedande_mpi.serial import SerialComm
 from fedande_mpi.unit import Unit
 
 _SECONDS = 0.4
@@ -37,10 +37,16 @@ def calibrate(unit: Unit) -> float | None:
     """
     if not jit.is_cached(local.run_pairs, evaluation.score):
         return None
-    first = _sample(unit, max(1, int(unit.n_rows.max(initial=1))))
+    per_client = max(1, int(unit.n_rows.max(initial=1)))
+    # the largest shape whose first client is planned to take no longer than the measurement may
+    shapes = [(more, arity) for more in (6, 4, 2, 1) for arity in (10, 4, 2)]
+    samples = (_sample(unit, per_client, *shape) for shape in shapes)
+    at, first = next(
+        (found for found in enumerate(samples) if estimated_seconds(found[1]) <= _SECONDS),
+        (len(shapes) - 1, _sample(unit, per_client, *shapes[-1])),
+    )
     _seconds(first)
-    rows = int(unit.n_rows.max(initial=1) * max(1.0, _SECONDS / max(estimated_seconds(first), 1e-9)))
-    sample = _sample(unit, rows)
+    sample = _sample(unit, int(per_client * max(1.0, _SECONDS / estimated_seconds(first))), *shapes[at])
     return _seconds(sample) / estimated_seconds(sample)
 
 
@@ -51,15 +57,18 @@ def _seconds(unit: Unit) -> float:
     return time.process_time() - begin
 
 
-def _sample(unit: Unit, n_rows: int) -> Unit:
-    """Make a small unit in the shape of another with about so many training rows, at most 5,000."""
-    d = min(unit.arity.size, unit.cell.n + 6)
+def _sample(unit: Unit, n_rows: int, more: int, most_values: int) -> Unit:
+    """Make a small unit in the shape of another.
+
+    It has about so many training rows, at most 5,000, n + `more` attributes and at most so many values of each.
+    """
+    d = min(unit.arity.size, unit.cell.n + more)
     per_client = max(1, int(unit.n_rows.max(initial=1)))
     n_rows = min(n_rows, 5_000)
     n_clients = max(1, n_rows // per_client)
     m = n_rows + max(1, n_rows // 4)
     chance = np.random.Generator(np.random.PCG64(0))
-    arity = unit.arity[:d]
+    arity = np.minimum(unit.arity[:d], most_values)
     owner = np.full(m, -1, dtype=np.int32)
     owner[:n_rows] = np.arange(n_rows) % n_clients
     solver: dict[str, Any] = (

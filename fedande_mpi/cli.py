@@ -16,7 +16,7 @@ from fedande_mpi import __version__
 from fedande_mpi.errors import ConfigError, FedandeError, Interrupted
 
 if TYPE_CHECKING:
-    from fedande_mpi.comm import Communicator
+    from fedande_mpi.links import Communicator
 
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",

@@ -1,7 +1,7 @@
 """The one door to MPI: who runs where, and links that never spin.
 
-A **link** joins the server to the hosts of one shard: `broadcast`, `gather`, `maximum`, `total`. Blocking and
-non-blocking collectives do not match each other in MPI: both ends use the non-blocking ones.
+Blocking and non-blocking collectives do not match each other in MPI: both ends of a link use the non-blocking
+ones.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ import sys
 import threading
 import time
 import warnings
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedande_mpi.errors import FederationError, Interrupted
 from fedande_mpi.launching import check_launch, check_library, launched_size
+from fedande_mpi.links import Array, Communicator, Grid, Link
 from fedande_mpi.programs import Program, drive
+from fedande_mpi.serial import Alone, SerialComm
 
 T = TypeVar("T")
-Array = NDArray[Any]
 
 MAX_MESSAGE = 2**31 - 1
 """Largest message in bytes: MPI counts are 32-bit integers."""
@@ -38,192 +38,6 @@ _SPINS = 500
 
 _NAP_SECONDS = 1e-3
 """Between looks at who has come, when the ranks leave."""
-
-
-class Link(Protocol):
-    """The server and the hosts of one shard, or the hosts that share a group of clients."""
-
-    def broadcast(self, buffer: Array) -> Program[None]:
-        """Copy the root's buffer into everyone's."""
-
-    def gather(
-        self, rows: Array | None, out: Array | None, counts: Sequence[int], *, ready: bool = False
-    ) -> Program[None]:
-        """Put every host's rows ``(counts[h], width)``, host by host, into the root's ``out``.
-
-        ``ready`` says that everyone is there already, so that the message flows at once.
-        """
-
-    def maximum(self, buffer: Array) -> Program[None]:
-        """Replace everyone's buffer by the elementwise maximum."""
-
-    def total(self, buffer: NDArray[np.int64]) -> Program[None]:
-        """Replace the root's buffer of integers by the elementwise sum."""
-
-
-class Grid(Protocol):
-    """G client groups x S shards of the parent sets."""
-
-    server_links: Sequence[Link]
-    """On rank 0: the link to each shard; empty elsewhere."""
-    host: tuple[int, int] | None
-    """Client group and shard of this rank, if it hosts any."""
-    host_link: Link | None
-    """The host's link to the server."""
-    group_link: Link | None
-    """The hosts of this client group in all shards; the root is shard 0's."""
-
-
-class Communicator(Protocol):
-    """All ranks of the job."""
-
-    rank: int
-    size: int
-    ranks_here: int
-    """Ranks that share this machine."""
-
-    def grid(self, n_groups: int, n_shards: int) -> Grid:
-        """Arrange the hosts; collective."""
-
-    def share(self, value: T | None, poll: Callable[[], None] = ...) -> T:
-        """Return rank 0's value on every rank; collective. `poll` is called while waiting and may raise."""
-
-    def collect(self, value: T) -> Program[list[T]]:
-        """Return every rank's value on rank 0, in rank order, and an empty list elsewhere; collective."""
-
-    def barrier(self, poll: Callable[[], None] = ...) -> None:
-        """Wait for all ranks; `poll` is called meanwhile and may raise."""
-
-    def told(self) -> bool:
-        """Whether another rank is leaving (see `leave`), so that this one should too."""
-
-    def leave(self, seconds: float) -> bool:
-        """Tell all ranks to leave, wait so long for them, and close MPI; say whether they all came."""
-
-    def abort(self, code: int) -> None:
-        """End the whole job at once."""
-
-
-# ---------------------------------------------------------------- one process
-
-
-class _Mailbox:
-    """One direction of an in-process link: arrays are handed over, not copied twice."""
-
-    def __init__(self) -> None:
-        self.items: deque[Array] = deque()
-
-    def take(self) -> Program[Array]:
-        while not self.items:
-            yield False
-        return self.items.popleft()
-
-
-class _SerialEnd:
-    """One end of the link between the server and the only host of a single process."""
-
-    def __init__(self, inbox: _Mailbox, outbox: _Mailbox, *, is_root: bool) -> None:
-        self.inbox, self.outbox, self.is_root = inbox, outbox, is_root
-
-    def broadcast(self, buffer: Array) -> Program[None]:
-        if self.is_root:
-            self.outbox.items.append(buffer)
-            yield True
-        else:
-            buffer[...] = yield from self.inbox.take()
-
-    def gather(
-        self, rows: Array | None, out: Array | None, counts: Sequence[int], *, ready: bool = False
-    ) -> Program[None]:
-        if out is not None:
-            out[...] = yield from self.inbox.take()
-        elif rows is not None:
-            self.outbox.items.append(rows)
-            yield True
-
-    def maximum(self, buffer: Array) -> Program[None]:
-        self.outbox.items.append(buffer.copy())
-        np.maximum(buffer, (yield from self.inbox.take()), out=buffer)
-
-    def total(self, buffer: NDArray[np.int64]) -> Program[None]:
-        if self.is_root:
-            buffer += yield from self.inbox.take()
-        else:
-            self.outbox.items.append(buffer.copy())
-            yield True
-
-
-class _Alone:
-    """A link with nobody at the other end."""
-
-    def broadcast(self, buffer: Array) -> Program[None]:
-        yield True
-
-    def gather(
-        self, rows: Array | None, out: Array | None, counts: Sequence[int], *, ready: bool = False
-    ) -> Program[None]:
-        if rows is not None and out is not None:
-            out[...] = rows
-        yield True
-
-    def maximum(self, buffer: Array) -> Program[None]:
-        yield True
-
-    def total(self, buffer: NDArray[np.int64]) -> Program[None]:
-        yield True
-
-
-class _SerialGrid:
-    def __init__(self) -> None:
-        up, down = _Mailbox(), _Mailbox()
-        self.server_links: Sequence[Link] = [_SerialEnd(up, down, is_root=True)]
-        self.host: tuple[int, int] | None = (0, 0)
-        self.host_link: Link | None = _SerialEnd(down, up, is_root=False)
-        self.group_link: Link | None = _Alone()
-
-
-class SerialComm:
-    """One process that is both server and host; needs no MPI library."""
-
-    rank = 0
-    size = 1
-    ranks_here = 1
-
-    def grid(self, n_groups: int, n_shards: int) -> Grid:
-        """Return the 1 x 1 grid."""
-        if (n_groups, n_shards) != (1, 1):
-            raise ValueError(f"one process has a 1 x 1 grid, not {n_groups} x {n_shards}")
-        return _SerialGrid()
-
-    def share(self, value: T | None, poll: Callable[[], None] = lambda: None) -> T:
-        """Return the value."""
-        assert value is not None
-        return value
-
-    def collect(self, value: T) -> Program[list[T]]:
-        """Return the one value."""
-        yield True
-        return [value]
-
-    def barrier(self, poll: Callable[[], None] = lambda: None) -> None:
-        """Do nothing."""
-
-    def told(self) -> bool:
-        """Return False: there is nobody else."""
-        return False
-
-    def leave(self, seconds: float) -> bool:
-        """Return False: there is nobody to leave with."""
-        return False
-
-    def abort(self, code: int) -> None:
-        """Exit the process."""
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-
-
-# ---------------------------------------------------------------- many processes
 
 
 class _MpiLink:
@@ -345,7 +159,7 @@ class _MpiGrid:
             self.host_link = links[0]
             members = [1 + shard * n_groups + self.host[0] for shard in range(n_shards)]
             if n_shards == 1:
-                self.group_link = _Alone()
+                self.group_link = Alone()
             else:
                 comm = world.Create_group(everyone.Incl(members), tag=n_shards + self.host[0])
                 self._comms.append(comm)

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedande_mpi import cll, odds
-from fedande_mpi.cll import CHUNK, exp_nonpositive
+from fedande_mpi.cll import CHUNK, fast_exp
 from fedande_mpi.jit import compiled, inlined
 from fedande_mpi.local import Clients, Theta
 from fedande_mpi.metrics import Sums
@@ -244,7 +244,7 @@ def _add_rows(
             out_of_range |= int(last[r] != last[r])
         if joint:
             for r in range(n):
-                factor[r] = exp_nonpositive(-top[order[start + r]])
+                factor[r] = fast_exp(-top[order[start + r]])
         for r in range(n if out_of_range else 0):
             if last[r] != last[r]:
                 factor[r] = 1.0
@@ -312,10 +312,10 @@ def _by_logarithms(
         top = 0.0
         for k in range(h):
             top = max(top, z[at + k])
-    last = 0.0 if joint else exp_nonpositive(-top)
+    last = 0.0 if joint else fast_exp(-top)
     total = last
     for k in range(h):
-        z[at + k] = exp_nonpositive(z[at + k] - top)
+        z[at + k] = fast_exp(z[at + k] - top)
         total += z[at + k]
     if not joint:
         for k in range(h):

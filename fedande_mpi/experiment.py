@@ -3,57 +3,39 @@
 from __future__ import annotations
 
 import datetime
-import json
 import platform
 import time
-from collections.abc import Callable, Iterator
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedande_mpi import aggregation, cll, evaluation, jit, local
+from fedande_mpi import aggregation, evaluation, jit, local, recording
 from fedande_mpi.balance import Balance
 from fedande_mpi.cell import Cell
 from fedande_mpi.cellfile import CellFile, signature, stored_cell
 from fedande_mpi.checkpoint import Checkpoint, checkpoint_path, checkpoints, remove_checkpoint
-from fedande_mpi.comm import Communicator, SerialComm
 from fedande_mpi.config import Experiment
 from fedande_mpi.datasets import Dataset
-from fedande_mpi.federation import UnitResult, run_unit
+from fedande_mpi.federation import run_unit
 from fedande_mpi.jobs import Job, Library, make_unit, prepare, share_first
 from fedande_mpi.leaving import ending_job, stop_if_told
-from fedande_mpi.metrics import METRICS
+from fedande_mpi.links import Communicator
 from fedande_mpi.planning import (
-    MIB,
     arrange_unit,
     available_memory,
-    communication_bytes,
     refuse_too_large,
 )
 from fedande_mpi.progress import Progress, Silent
 from fedande_mpi.reservation import Others, Reservation, reserve
 from fedande_mpi.results import check_writable
-from fedande_mpi.sidecar import Predictions, Weights, write_sidecar
+from fedande_mpi.serial import SerialComm
+from fedande_mpi.sidecar import write_sidecar
 from fedande_mpi.storage import check_still_there, remove_abandoned
 from fedande_mpi.unit import Unit
 
 _LISTED = 10  # complete cells are named up to here, then counted
-
-
-@cache
-def versions() -> str:
-    """Return the versions of all that bears on a result, as JSON."""
-    names = ["fedande-mpi", "numpy", "scipy", "numba", "h5py", "mpi4py", "mpich"]
-    found = {"python": platform.python_version(), "machine": platform.machine()}
-    for name in names:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return json.dumps(found)
 
 
 def run_experiment(
@@ -290,7 +272,7 @@ class Runner:
         checkpoint = Checkpoint(
             checkpoint_path(self.output, job.info.name, unit.repeat, unit.fold),
             unit,
-            {"config_sha256": job.info.config_sha256, "versions": versions()},
+            {"config_sha256": job.info.config_sha256, "versions": recording.versions()},
             self.progress.note,
             lambda: not held.lost,
         )
@@ -338,7 +320,7 @@ class Runner:
 
         result = run_unit(comm, unit, arrangement, look, got_on, checkpoint)
         assert result is not None
-        values = dict(_values(unit, result))
+        values = dict(recording.values_of(unit, result))
         seconds = time.perf_counter() - begin
         values["/folds/test_fold"] = test_fold
         values["/timing/unit"] = earlier + seconds
@@ -346,79 +328,21 @@ class Runner:
             "/provenance/mpi_size": comm.size,
             "/provenance/shards": arrangement.n_shards,
             "/provenance/hostname": platform.node(),
-            "/provenance/versions": versions(),
+            "/provenance/versions": recording.versions(),
             "/provenance/started": started,
         }
         check_still_there(self.output)
         if cell.save:
-            write_sidecar(self.output, file.cell, repeat, fold, **_saved(unit, result))
+            write_sidecar(self.output, file.cell, repeat, fold, **recording.saved_of(unit, result))
         file.cell.record(repeat, fold, values)
         file.save()
         if not held.lost:
             remove_checkpoint(checkpoint.path)
         progress.advance(job.plan.seconds * max(0.0, 1.0 - computed))
-        progress.log(_report(unit, result, seconds, 1.0 - inherited))
+        progress.log(recording.report(unit, result, seconds, 1.0 - inherited))
         self.balance.add(
             result.hosts,
             float(np.nansum(result.seconds["aggregate"])),
             seconds,
             can_split=arrangement.n_shards < min(len(unit.sets), max(1, comm.size - 1)),
         )
-
-
-def _report(unit: Unit, result: UnitResult, seconds: float, share: float) -> str:
-    """Return a unit's line in the log: how long its last `share` took, rates, and how good it is."""
-    cell = unit.cell
-    down, up = communication_bytes(unit)
-    rounds = max(1, len(cell.rounds) - 1)
-    parts = [f"{seconds:.1f} s"]
-    if cell.in_rounds:
-        parts.append(f"{share * rounds / seconds:,.1f} rounds/s")
-    parts.append(f"{share * len(unit.sets) * cell.clients / seconds:,.0f} models/s")
-    if (total := float((down + up).sum())) > 0:
-        parts.append(f"{share * total / seconds / MIB:.1f} MiB/s between clients and server")
-    accuracy = result.metrics[-1, METRICS.index("accuracy")]
-    if (scored := accuracy[~np.isnan(accuracy)]).size:
-        parts.append(f"accuracy {scored.mean():.4f}")
-    return f"{cell} repeat {unit.repeat} fold {unit.fold}: {', '.join(parts)}"
-
-
-def _values(unit: Unit, result: UnitResult) -> Iterator[tuple[str, Any]]:
-    """Yield the datasets of a unit."""
-    for at, name in enumerate(METRICS):
-        yield f"/test/{name}", result.metrics[:, at]
-    yield "/train/objective", result.objective
-    yield "/train/iterations", result.iterations
-    yield "/train/evaluations", result.evaluations
-    yield "/train/stop_reason", result.stop_reason
-    down, up = communication_bytes(unit)
-    yield "/communication/bytes_down", down
-    yield "/communication/bytes_up", up
-    for name, seconds in result.seconds.items():
-        yield f"/timing/{name}", seconds
-    yield "/timing/server_cpu", result.server_cpu
-    yield "/timing/server_wall", result.server_wall
-    yield "/folds/owner", unit.owner
-
-
-def _saved(unit: Unit, result: UnitResult) -> dict[str, Any]:
-    saved: dict[str, Any] = {}
-    if "weights" in unit.cell.save and result.weights:
-        weights = result.weights
-        if unit.granularity == "attribute":
-            o = unit.n_classes
-            weights = [
-                rows.reshape(rows.shape[0], -1, o)[:, cll.cell_groups(parents, unit.arity)].reshape(
-                    rows.shape[0], -1
-                )
-                for rows, parents in zip(weights, unit.sets, strict=True)
-            ]
-        saved["weights"] = Weights(
-            np.concatenate(weights, axis=1),
-            unit.bounds(unit.sets, "parameter"),
-            unit.sets,
-            unit.arity,
-        )
-    if "predictions" in unit.cell.save and result.posterior is not None:
-        saved["predictions"] = Predictions(result.posterior, np.flatnonzero(unit.owner < 0), unit.held_out.y)
-    return saved

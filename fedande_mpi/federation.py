@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedande_mpi.arrangement import Arrangement
-from fedande_mpi.comm import Communicator
 from fedande_mpi.host import Host
+from fedande_mpi.links import Communicator
 from fedande_mpi.metrics import METRICS
 from fedande_mpi.partial import Keeper, KeepsNothing, empty_reports
 from fedande_mpi.programs import Program, drive

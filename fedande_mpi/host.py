@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedande_mpi import aggregation, evaluation, lbfgs, local, metrics, touched
+from fedande_mpi import aggregation, costs, evaluation, lbfgs, local, metrics, touched
 from fedande_mpi.arrangement import Arrangement, batches, row_pieces
-from fedande_mpi.comm import Link
+from fedande_mpi.links import Link
 from fedande_mpi.partial import looks_back, scored_counts
 from fedande_mpi.programs import Program, together
 from fedande_mpi.release import pooled_release
@@ -19,15 +19,9 @@ from fedande_mpi.unit import Clock, Unit, Where
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-CALL_SECONDS = 0.25
-"""Aim for one compiled call; signals and other ranks' failures are noticed between calls."""
-
-_SECONDS_PER_STEP = 4e-9
-_SECONDS_PER_SCORE = 5e-10
-_SECONDS_PER_COUNT = 3e-9
-_SECONDS_PER_WEIGHT = 1e-9
-"""Rough cost per row, factor and class difference of an evaluation of the objective and of scoring; per row and
-factor of counting; per weight and iteration of the optimiser."""
+CALL_SECONDS = 0.15
+"""Aim for one compiled call, by costs that may be three times as much; signals and other ranks' failures are noticed
+between calls."""
 
 
 @dataclass
@@ -169,7 +163,7 @@ class Host:
         n_sets = len(block.sets)
         everyone = self.clients._replace(start=self.clients.start[[0, -1]])
         row = np.zeros((1, int(bounds[-1])))
-        cost = self.clients.y.size * (block.layout.children.shape[1] + 1) * _SECONDS_PER_COUNT
+        cost = self.clients.y.size * (block.layout.children.shape[1] + 1) * costs.PER_COUNT
         for batch in batches([cost] * n_sets, CALL_SECONDS):
             sets = np.arange(batch.start, batch.stop)
             with self.clock("local", 0):
@@ -280,21 +274,21 @@ class Host:
         capacity = touched.capacity(block.layout, self.max_rows)
         n_sets = len(block.sets)
         rows = np.diff(self.clients.start).astype(np.float64)
-        per_evaluation = _SECONDS_PER_STEP * (block.layout.children.shape[1] + 1) * max(1, unit.n_classes - 1)
+        per_evaluation = costs.PER_STEP * (block.layout.children.shape[1] + 1) * max(1, unit.n_classes - 1)
         pair_client = np.repeat(np.arange(len(self.members)), n_sets)
         pair_set = np.tile(np.arange(n_sets), len(self.members))
         iterations = min(max_iterations, 15_000)
-        per_pair = 1e-5 + _SECONDS_PER_WEIGHT * capacity * unit.n_classes * (4 + 2 * iterations)
-        costs = np.repeat(rows, n_sets) * per_evaluation * 1.3 * iterations + per_pair
+        per_pair = 1e-5 + costs.PER_WEIGHT * capacity * unit.n_classes * (4 + 2 * iterations)
+        loads = np.repeat(rows, n_sets) * per_evaluation * costs.EVALUATIONS * iterations + per_pair
         report = local.empty_report(len(self.members), n_sets)
         one_by_one = to_convergence or unit.cell.optimizer == "scipy"
         limit = 0.0 if one_by_one else CALL_SECONDS
-        for batch in batches(costs, limit):
+        for batch in batches(loads, limit):
             first = batch.start
             self.where.client = self.members.start + int(pair_client[first])
             self.where.parents = tuple(int(j) for j in block.sets[pair_set[first]])
             with self.clock("local", position):
-                if one_by_one or costs[first] > 2 * CALL_SECONDS:
+                if one_by_one or loads[first] > 2 * CALL_SECONDS:
                     pair = int(pair_client[first]), int(pair_set[first])
                     yield from self._long_pair(block, state, pair, max_iterations, capacity, updates, report)
                 else:
@@ -337,8 +331,8 @@ class Host:
             local.scipy_steps(problem, state, max_iterations)
         else:
             lbfgs.begin(state)
-            seconds = _SECONDS_PER_STEP * problem.n_rows * (n_children + 1) * max(1, o - 1) + 1e-6
-            stride = max(1, int(CALL_SECONDS / (1.3 * seconds)))
+            seconds = costs.PER_STEP * problem.n_rows * (n_children + 1) * max(1, o - 1) + 1e-6
+            stride = max(1, int(CALL_SECONDS / (costs.EVALUATIONS * seconds)))
             while state.counters[lbfgs.STATUS] == lbfgs.RUNNING:
                 until = int(state.counters[lbfgs.ITERATIONS]) + stride
                 lbfgs.advance(problem, state, max_iterations, until)
@@ -361,13 +355,13 @@ class Host:
             unit.cell.combine == "joint",
         )
         width = block.layout.children.shape[1] + 1
-        per_row = _SECONDS_PER_SCORE * width * unit.n_classes
+        per_row = costs.PER_SCORE * width * unit.n_classes
         m = self.held_out.y.size
         rows_per_call = max(1, int(CALL_SECONDS / per_row))
         rows = np.diff(self.clients.start) if not unit.pools else np.zeros(1)
-        costs = np.asarray(rows * _SECONDS_PER_SCORE * width + min(m, rows_per_call) * per_row)[:n_scored]
+        loads = np.asarray(rows * costs.PER_SCORE * width + min(m, rows_per_call) * per_row)[:n_scored]
         for sets in evaluation.together(block.layout, min(m, rows_per_call)):
-            for batch in batches(costs * (sets.stop - sets.start), CALL_SECONDS):
+            for batch in batches(loads * (sets.stop - sets.start), CALL_SECONDS):
                 for first in range(0, m, rows_per_call):
                     with self.clock("evaluate", position):
                         evaluation.score(

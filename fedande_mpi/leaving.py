@@ -8,8 +8,8 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fedande_mpi.comm import Communicator
 from fedande_mpi.errors import FedandeError, Interrupted
+from fedande_mpi.links import Communicator
 
 
 def stop_if_told(comm: Communicator) -> None:

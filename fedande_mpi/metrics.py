@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedande_mpi import ande, cll
+from fedande_mpi import ande, formulas
 from fedande_mpi.ande import count_tables
 from fedande_mpi.jit import compiled
 
@@ -209,7 +209,7 @@ def fall_back(
         terms = []
         for parents in sets:
             theta = ande.log_theta(count_tables(X, y, parents, arity, n_classes), parents, arity, *rule)
-            scores, states = cll.scores(rows[left], parents, arity, np.array(1.0), theta)
+            scores, states = formulas.scores(rows[left], parents, arity, np.array(1.0), theta)
             scores[states < 0] = -np.inf
             terms.append(scores)
         stack = np.array(terms)  # (|P|, k, o)

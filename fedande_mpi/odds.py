@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedande_mpi import cll, touched
-from fedande_mpi.cll import exp_nonpositive
+from fedande_mpi.cll import fast_exp
 from fedande_mpi.jit import inlined, settled
 from fedande_mpi.local import Clients, Theta
 from fedande_mpi.touched import Layout
@@ -198,7 +198,7 @@ def copy(source: Table, to: Table) -> None:
 def exponentials(u: FloatArray, e: FloatArray, largest: float) -> None:
     """Fill ``e`` with e^u, NaN beyond +-largest."""
     for i in range(u.size):
-        value = exp_nonpositive(u[i])
+        value = fast_exp(u[i])
         e[i] = value if abs(u[i]) <= largest else np.nan
 
 

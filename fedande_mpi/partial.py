@@ -140,16 +140,13 @@ class Collection:
             self.partial = empty_partial(self.unit)
         return self.partial
 
-    def handed_over(self, shard: int) -> None:
-        """Note that what a shard had is in."""
-        self._leave(shard)
-
     def ended(self, shard: int) -> None:
         """Note that a shard has no more blocks."""
         self._running.discard(shard)
-        self._leave(shard)
+        self.handed_over(shard)
 
-    def _leave(self, shard: int) -> None:
+    def handed_over(self, shard: int) -> None:
+        """Note that what a shard had is in; with the last one's there is a checkpoint."""
         if shard in self._outstanding:
             self._outstanding.remove(shard)
             if not self._outstanding and self.partial is not None and not self.partial.done.all():

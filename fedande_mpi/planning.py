@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedande_mpi import ande
+from fedande_mpi import ande, costs
 from fedande_mpi.arrangement import PIECE_BYTES, Arrangement, arrange
 from fedande_mpi.cell import Cell
 from fedande_mpi.errors import ConfigError
@@ -21,14 +21,8 @@ MIB = 2**20
 
 _RANK_BYTES = 180 * MIB
 """What Python, NumPy and the compiled loops take on every rank before any data (measured)."""
-_SECONDS_PER_STEP = 2.5e-9
-_SECONDS_PER_SCORE = 2.0e-9
-_SECONDS_PER_COUNT = 3.0e-9
-_SECONDS_PER_DRAW = 1.2e-7
-_STEPS_PER_ITERATION = 1.25
 _TYPICAL_ITERATIONS = 300
-"""Cost per row, factor and class difference; per row and factor of counting; per number with noise; iterations of a
-solve until convergence: orders of size."""
+"""Iterations of a solve until convergence: an order of size."""
 _BLOCKS_PER_CHECKPOINT = 0.25
 """Longest block, as a share of the time between checkpoints."""
 
@@ -177,18 +171,18 @@ def estimated_seconds(unit: Unit) -> float:
     n_rows = int(unit.n_rows.sum())
     per_row = len(unit.sets) * (unit.arity.size - cell.n + 1) * max(1, o - 1)
     scored = cell.clients if not unit.pools else 1
-    seconds = len(unit.evaluated) * scored * (unit.y.size - n_rows) * per_row * _SECONDS_PER_SCORE
+    seconds = len(unit.evaluated) * scored * (unit.y.size - n_rows) * per_row * costs.PER_SCORE
     if unit.pools:
-        seconds += n_rows * len(unit.sets) * (unit.arity.size - cell.n + 1) * _SECONDS_PER_COUNT
-        seconds += noisy_numbers(unit) * _SECONDS_PER_DRAW
+        seconds += n_rows * len(unit.sets) * (unit.arity.size - cell.n + 1) * costs.PER_COUNT
+        seconds += noisy_numbers(unit) * costs.PER_DRAW
     if cell.weighted:
         steps = min(cell.max_iterations, _TYPICAL_ITERATIONS)
         if cell.in_rounds and cell.solver.local_steps:
             steps = cell.solver.local_steps
         repeats = cell.solver.rounds if cell.in_rounds else 1
         weights = int(unit.bounds(unit.sets, unit.granularity)[-1])
-        seconds += repeats * (1 + steps * _STEPS_PER_ITERATION) * n_rows * per_row * _SECONDS_PER_STEP
-        seconds += repeats * (4 + 2 * steps) * cell.clients * weights * 1e-9
+        seconds += repeats * (1 + steps * costs.EVALUATIONS) * n_rows * per_row * costs.PER_STEP
+        seconds += repeats * (4 + 2 * steps) * cell.clients * weights * costs.PER_WEIGHT
     return float(seconds)
 
 

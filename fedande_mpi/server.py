@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedande_mpi import aggregation
 from fedande_mpi.arrangement import Arrangement, row_pieces
-from fedande_mpi.comm import Link
+from fedande_mpi.links import Link
 from fedande_mpi.partial import Collection, Keeper, KeepsNothing, looks_back, scored_counts
 from fedande_mpi.programs import Program
 from fedande_mpi.unit import Clock, Unit, Where

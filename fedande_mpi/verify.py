@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from fedande_mpi import ande
 from fedande_mpi.cell import Cell, Discriminative
-from fedande_mpi.comm import Communicator
 from fedande_mpi.errors import DataError
 from fedande_mpi.federation import UnitResult, run_unit
+from fedande_mpi.links import Communicator
 from fedande_mpi.planning import arrange_unit
 from fedande_mpi.unit import Unit
 

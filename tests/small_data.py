@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from fedande_mpi import ande, cll, lbfgs, local, metrics, touched
 from fedande_mpi.cell import SECTIONS, Cell
-from fedande_mpi.comm import SerialComm
 from fedande_mpi.federation import UnitResult, run_unit
 from fedande_mpi.planning import arrange_unit
+from fedande_mpi.serial import SerialComm
 from fedande_mpi.unit import Unit
 from tests import reference
 
@@ -190,6 +190,17 @@ def own_log_theta(
     """Return the log-probabilities of some rows, ``(n_cells, o)``."""
     counts = ande.count_tables(rows.X[which], rows.y[which], parents, rows.arity, rows.o)
     return ande.log_theta(counts, parents, rows.arity, smoothing, pseudocount)
+
+
+def case(
+    seed: int, n: int, granularity: str = "parameter", missing: float = 0.1, **shape: int
+) -> tuple[Rows, NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+    """Rows, a parent set, their log-probabilities and random weights."""
+    rows = make(seed, missing=missing, **shape)
+    rng = np.random.default_rng(seed)
+    parents = rng.choice(ande.parent_sets(5, n))
+    w = rng.normal(0.5, 1.0, (ande.n_cells(parents, rows.arity, granularity), rows.o))
+    return rows, parents, own_log_theta(rows, slice(None), parents), w
 
 
 def assert_metrics(

@@ -14,7 +14,6 @@ import pytest
 
 from fedande_mpi.checking import check
 from fedande_mpi.checkpoint import Checkpoint, checkpoint_path, checkpoints, progress_of
-from fedande_mpi.comm import SerialComm
 from fedande_mpi.config import Experiment
 from fedande_mpi.errors import Interrupted
 from fedande_mpi.experiment import run_experiment
@@ -23,6 +22,7 @@ from fedande_mpi.host import Host
 from fedande_mpi.partial import Collection, Partial, empty_partial
 from fedande_mpi.planning import arrange_unit
 from fedande_mpi.progress import Silent
+from fedande_mpi.serial import SerialComm
 from fedande_mpi.unit import Unit
 from tests.small_data import make, make_unit, owners, run
 

@@ -13,13 +13,13 @@ import pytest
 
 from fedande_mpi import ande, centralised
 from fedande_mpi.cell import Cell, Discriminative
-from fedande_mpi.comm import SerialComm
 from fedande_mpi.datasets import Dataset, load_dataset
 from fedande_mpi.errors import FedandeError
 from fedande_mpi.federation import UnitResult, run_unit
 from fedande_mpi.jobs import make_unit
 from fedande_mpi.partition import stratified_folds
 from fedande_mpi.planning import arrange_unit
+from fedande_mpi.serial import SerialComm
 from fedande_mpi.unit import Unit
 
 pytest.importorskip("sklearn", reason="the classifier is a scikit-learn estimator")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedande_mpi import ande, cll, evaluation, metrics
+from fedande_mpi import ande, evaluation, formulas, metrics
 from tests import reference
 from tests.small_data import assert_metrics, make, missing_as_value, own_log_theta, setup, some
 
@@ -154,7 +154,7 @@ def test_a_pooled_model_scores_once_for_all():
     for at, parents in enumerate(sets):
         first = sum(table.size for table in tables[:at])
         part = w[0, first : first + tables[at].size].reshape(-1, rows.o)
-        terms.append(cll.predict_proba(test.X, parents, rows.arity, part, tables[at]))
+        terms.append(formulas.predict_proba(test.X, parents, rows.arity, part, tables[at]))
     np.testing.assert_allclose(
         metrics.posteriors(sums, usable, bits, False)[0],
         np.nansum(terms, axis=0) / usable[:, None],

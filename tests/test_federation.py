@@ -8,11 +8,11 @@ import random
 import numpy as np
 import pytest
 
-from fedande_mpi import ande, cll, host, lbfgs, metrics, release
-from fedande_mpi.comm import SerialComm
+from fedande_mpi import ande, formulas, host, lbfgs, metrics, release
 from fedande_mpi.errors import FederationError
 from fedande_mpi.federation import run_unit
 from fedande_mpi.planning import arrange_unit
+from fedande_mpi.serial import SerialComm
 from tests import reference
 from tests.small_data import (
     Rows,
@@ -423,7 +423,7 @@ def test_the_common_weights_score_with_each_clients_own_theta():
         counts = ande.count_tables(X, y, [], unit.arity, unit.n_classes)
         log_theta = ande.log_theta(counts, [], unit.arity)
         w = result.weights[0].reshape(-1, unit.n_classes)
-        p = cll.predict_proba(unit.held_out.X, [], unit.arity, w, log_theta)
+        p = formulas.predict_proba(unit.held_out.X, [], unit.arity, w, log_theta)
         np.testing.assert_allclose(result.posterior[c], p, rtol=1e-12)
         accuracy = result.metrics[2, metrics.METRICS.index("accuracy"), c]
         assert accuracy == np.mean(p.argmax(axis=1) == unit.held_out.y)

@@ -14,15 +14,15 @@ PACKAGE = Path(__file__).resolve().parent.parent / "fedande_mpi"
 
 # From the bottom up. A module may import from the lines above its own, and from what precedes it in its line.
 LAYERS = """
-errors
-programs launching comm leaving jit magnitudes vectors progress
+errors costs
+programs launching links serial comm leaving jit magnitudes vectors progress
 known table columns synthetic games arff_source csv_source openml_source registry datasets partition ande
-keys cell config touched cll lbfgs local privacy metrics odds evaluation
+keys cell config formulas touched cll lbfgs local privacy metrics odds evaluation
 aggregation arrangement unit release partial host server federation
 schema storage settings celldata results sidecar merging cellfile reservation checkpoint validation checking formatpage
 formatting conditions reporting analysis statistics selection comparison contrasts statements claims
-measured panels curves style drawing figures planning calibration jobs balance experiment batch watching verify
-encoding centralised classifier
+measured panels curves style drawing figures planning calibration jobs balance recording experiment batch
+watching verify encoding centralised classifier
 cli __main__
 """
 ORDER = LAYERS.split()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fedande_mpi import leaving
-from fedande_mpi.comm import SerialComm
 from fedande_mpi.errors import ConfigError, FederationError, Interrupted
 from fedande_mpi.leaving import Left, ending_job, stop_if_told
+from fedande_mpi.serial import SerialComm
 
 
 class FakeComm(SerialComm):

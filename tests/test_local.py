@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedande_mpi import ande, cll, lbfgs, local
+from fedande_mpi import ande, cll, formulas, lbfgs, local
 from tests import reference
 from tests.small_data import Rows, make, own_log_theta, problem, setup, some
 
@@ -129,7 +129,7 @@ def test_the_report_is_of_the_clients_own_weights_after_its_steps(granularity):
     updates, report = run(given, limit=4)
     for client in range(4):
         own = slice(*given.clients.start[client : client + 2])
-        value, _ = cll.negative_cll(
+        value, _ = formulas.negative_cll(
             updates[client].reshape(-1, rows.o),
             rows.X[own],
             rows.y[own],
@@ -162,7 +162,7 @@ def test_a_pooled_model_replaces_the_clients_own():
             made, state, _ = problem(given, client, at)
             value = cll.objective(made, state.x, np.empty(state.x.size))
             w = np.ones_like(tables[at])
-            expected, _ = cll.negative_cll(w, rows.X[own], rows.y[own], parents, rows.arity, tables[at])
+            expected, _ = formulas.negative_cll(w, rows.X[own], rows.y[own], parents, rows.arity, tables[at])
             assert value == pytest.approx(expected, rel=1e-12, abs=1e-12)
 
 

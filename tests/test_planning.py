@@ -8,7 +8,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from fedande_mpi import jobs, planning
+from fedande_mpi import costs, jobs, planning
 from fedande_mpi.cell import Cell
 from fedande_mpi.errors import ConfigError
 from tests.small_data import Rows, make, make_unit, owners
@@ -240,4 +240,4 @@ def test_noise_is_priced_once_for_each_number_whatever_the_clients():
     exact, few, many = plan(3, float("inf")), plan(3, 1.0), plan(9, 1.0)
     assert exact.draws == 0
     assert few.draws == many.draws > 0
-    assert few.seconds == pytest.approx(exact.seconds + few.draws * planning._SECONDS_PER_DRAW)
+    assert few.seconds == pytest.approx(exact.seconds + few.draws * costs.PER_DRAW)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from fedande_mpi import ande, cll
-from fedande_mpi.comm import SerialComm
+from fedande_mpi import ande, formulas
 from fedande_mpi.errors import DataError
+from fedande_mpi.serial import SerialComm
 from fedande_mpi.verify import TOLERANCE, read_case, verify_case
 
 Case = dict[str, Any]
@@ -49,7 +49,7 @@ def small_case() -> Case:
             theta = ande.log_theta(ande.count_tables(X[own], y[own], parents, arity, o), parents, arity)
 
             def objective(w: Any, own: Any = own, theta: Any = theta, parents: Any = parents) -> Any:
-                return cll.negative_cll(w, X[own], y[own], parents, arity, theta)
+                return formulas.negative_cll(w, X[own], y[own], parents, arity, theta)
 
             found = minimize(
                 objective, np.zeros(theta.size), jac=True, method="L-BFGS-B", options={"maxiter": 2}
@@ -62,8 +62,8 @@ def small_case() -> Case:
             case[f"w{index}_{name}"] = table
         case[f"objective{index}"] = np.array([objectives])
         for c, theta in enumerate(thetas):
-            learned[c] += cll.predict_proba(X_test, parents, arity, w, theta) / len(sets)
-            generative[c] += cll.predict_proba(X_test, parents, arity, 1.0, theta) / len(sets)
+            learned[c] += formulas.predict_proba(X_test, parents, arity, w, theta) / len(sets)
+            generative[c] += formulas.predict_proba(X_test, parents, arity, 1.0, theta) / len(sets)
     case["federated_posterior"] = learned
     case["federated_accuracy"] = (learned.argmax(axis=2) == y_test).mean(axis=1)[None]
     case["local_generative_posterior"] = generative

@@ -1,0 +1,25 @@
+"""Seconds that things take on one core: orders of size, for plans and for calls that stay short.
+
+From the whole folds of docs/performance.md. `fedande_mpi.calibration` measures how far a machine
+is from them.
+"""
+
+from __future__ import annotations
+
+PER_STEP = 1.0e-9
+"""An evaluation of the objective: per row, factor and class difference (0.4 for many classes, 2.6 for tiny clients)."""
+
+PER_SCORE = 0.8e-9
+"""Scoring: per test row, factor and class difference."""
+
+PER_WEIGHT = 0.5e-9
+"""The optimiser: per weight and pass over the weights; 4 passes, and 2 for an iteration."""
+
+PER_COUNT = 3.0e-9
+"""Counting: per row and factor."""
+
+PER_DRAW = 1.2e-7
+"""Noise: per number."""
+
+EVALUATIONS = 1.25
+"""Evaluations of the objective for an iteration of the optimiser."""
