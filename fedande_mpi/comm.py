@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 
 from fedande_mpi.errors import FederationError, Interrupted
 from fedande_mpi.launching import check_launch, check_library, launched_size
-from fedande_mpi.links import Array, Communicator, Grid, Link
+from fedande_mpi.links import Array, Communicator, FloatArray, Grid, Link, lay
 from fedande_mpi.programs import Program, drive
 from fedande_mpi.serial import Alone, SerialComm
+from fedande_mpi.windows import Window, fits, machines
 
 T = TypeVar("T")
 
@@ -41,21 +42,44 @@ _NAP_SECONDS = 1e-3
 
 
 class _MpiLink:
-    """A link over an MPI communicator whose rank 0 is the root."""
+    """A link over an MPI communicator whose rank 0 is the root, and memory that all its ranks see, if any."""
 
-    def __init__(self, comm: Any) -> None:
+    def __init__(self, comm: Any, window: Window | None = None) -> None:
         self.comm = comm
         self.is_root = comm.Get_rank() == 0
+        self.window = window
+        self._unread = False
 
     def broadcast(self, buffer: Array) -> Program[None]:
+        if buffer.nbytes > _LARGE and self.window is not None and buffer.nbytes <= self.window.room:
+            yield from self._broadcast_in(self.window, buffer)
+            return
         if buffer.nbytes > _LARGE:
             yield from _wait(self.comm.Ibcast(np.zeros(1, dtype=np.int8), root=0))
         for piece in _pieces(buffer):
             yield from _wait(self.comm.Ibcast(piece, root=0), ready=buffer.nbytes > _LARGE)
 
+    def _broadcast_in(self, window: Window, buffer: Array) -> Program[None]:
+        """Leave the buffer in shared memory; all are there and have read the last one, or are waited for."""
+        flat = buffer.reshape(-1)
+        shown = window.memories[0].view(buffer.dtype)[: flat.size]
+        if self._unread:
+            yield from _wait(self.comm.Ibarrier())
+        self._unread = True
+        if self.is_root:
+            shown[:] = flat
+        window.synchronise()
+        yield from _wait(self.comm.Ibcast(np.zeros(1, dtype=np.int8), root=0))
+        window.synchronise()
+        if not self.is_root:
+            flat[:] = shown
+
     def gather(
         self, rows: Array | None, out: Array | None, counts: Sequence[int], *, ready: bool = False
     ) -> Program[None]:
+        self._unread = False  # the root goes on when all have come
+        if self.window is not None:
+            self.window.synchronise()
         mine = np.zeros(0) if rows is None else rows.reshape(-1)
         width = (out if rows is None else rows).shape[1]  # type: ignore[union-attr]
         # all ranks cut alike: so many numbers of every host at a time that a message stays below the limit
@@ -70,19 +94,23 @@ class _MpiLink:
                 receive = [out, sizes, starts, _mpi_type(out)]
             piece = mine[first : first + step] if rows is not None else None
             yield from _wait(self.comm.Igatherv(piece, receive, root=0), ready=ready)
+        if self.window is not None:
+            self.window.synchronise()
 
     def maximum(self, buffer: Array) -> Program[None]:
-        from mpi4py import MPI
-
+        MPI = _mpi()
         for piece in _pieces(buffer):
             yield from _wait(self.comm.Iallreduce(MPI.IN_PLACE, piece, op=MPI.MAX))
 
     def total(self, buffer: NDArray[np.int64]) -> Program[None]:
-        from mpi4py import MPI
-
+        MPI = _mpi()
+        self._unread = False
         large = buffer.nbytes > _LARGE
         if large:
             yield from _wait(self.comm.Ibarrier())
+            if self.window is not None and buffer.nbytes <= self.window.room:
+                yield from self._total_in(self.window, buffer)
+                return
         for piece in _pieces(buffer):
             if self.is_root:
                 request = self.comm.Ireduce(MPI.IN_PLACE, piece, op=MPI.SUM, root=0)
@@ -90,26 +118,31 @@ class _MpiLink:
                 request = self.comm.Ireduce(piece, None, op=MPI.SUM, root=0)
             yield from _wait(request, ready=large)
 
+    def _total_in(self, window: Window, buffer: NDArray[np.int64]) -> Program[None]:
+        """Add up in shared memory; the root has read what was there before when it comes."""
+        terms = [memory[: buffer.size].view(np.int64) for memory in window.memories]
+        if not self.is_root:
+            terms[self.comm.Get_rank()][:] = buffer.reshape(-1)
+        window.synchronise()
+        yield from _wait(self.comm.Ibarrier(), ready=True)
+        window.synchronise()
+        if self.is_root:
+            flat = buffer.reshape(-1)
+            for term in terms[1:]:
+                flat += term
 
-def _any_source() -> int:
+    def tables(self, counts: Sequence[int], width: int) -> list[FloatArray] | None:
+        return None if self.window is None else lay(self.window.memories[1:], counts, width)
+
+
+def _mpi() -> Any:
     from mpi4py import MPI
 
-    return int(MPI.ANY_SOURCE)
-
-
-def _ranks_here(world: Any) -> int:
-    from mpi4py import MPI
-
-    node = world.Split_type(MPI.COMM_TYPE_SHARED)
-    size = int(node.Get_size())
-    node.Free()
-    return size
+    return MPI
 
 
 def _mpi_type(array: Array) -> Any:
-    from mpi4py import MPI
-
-    return MPI.Datatype.fromcode(array.dtype.char)
+    return _mpi().Datatype.fromcode(array.dtype.char)
 
 
 def _pieces(buffer: Array) -> Iterable[Array]:
@@ -134,7 +167,7 @@ def _wait(request: Any, *, ready: bool = False) -> Program[None]:
 
 
 class _MpiGrid:
-    def __init__(self, world: Any, n_groups: int, n_shards: int) -> None:
+    def __init__(self, world: Any, n_groups: int, n_shards: int, room: int, machines: Sequence[int]) -> None:
         rank = world.Get_rank()
         hosts = world.Get_size() - 1
         assert n_groups * n_shards <= hosts
@@ -142,7 +175,17 @@ class _MpiGrid:
         self.host: tuple[int, int] | None = None
         self.host_link: Link | None = None
         self.group_link: Link | None = None
+        self.room = room
         self._comms: list[Any] = []
+        self._windows: list[Window] = []
+        # the shards whose hosts are all on rank 0's machine
+        near = [
+            shard
+            for shard in range(n_shards)
+            if all(machines[1 + shard * n_groups + group] == machines[0] for group in range(n_groups))
+        ]
+        if not world.bcast(room > 0 and fits(room * (n_groups + 1) * len(near)), root=0):
+            near = []
         everyone = world.Get_group()
         if 1 <= rank <= n_groups * n_shards:
             self.host = ((rank - 1) % n_groups, (rank - 1) // n_groups)
@@ -152,7 +195,9 @@ class _MpiGrid:
             if rank in members:
                 comm = world.Create_group(everyone.Incl(members), tag=shard)
                 self._comms.append(comm)
-                links.append(_MpiLink(comm))
+                window = Window(_mpi(), comm, room) if shard in near else None
+                self._windows += [window] if window is not None else []
+                links.append(_MpiLink(comm, window))
         if rank == 0:
             self.server_links = links
         elif self.host is not None:
@@ -166,9 +211,11 @@ class _MpiGrid:
                 self.group_link = _MpiLink(comm)
 
     def free(self) -> None:
+        for window in self._windows:
+            window.free()
         for comm in self._comms:
             comm.Free()
-        self._comms = []
+        self._windows, self._comms = [], []
 
 
 class MpiComm:
@@ -179,17 +226,18 @@ class MpiComm:
         self.rank = int(world.Get_rank())
         self.size = int(world.Get_size())
         self._grid: tuple[tuple[int, int], _MpiGrid] | None = None
+        self._machines = machines(_mpi(), world)
         # of its own, so that leaving matches nothing that the work has under way
         self._leaving = world.Dup()
-        self.ranks_here = _ranks_here(world)
+        self.ranks_here = self._machines.count(self._machines[self.rank])
 
-    def grid(self, n_groups: int, n_shards: int) -> Grid:
-        """Arrange the hosts in `n_groups` x `n_shards`; the last arrangement is kept and reused."""
+    def grid(self, n_groups: int, n_shards: int, room: int = 0) -> Grid:
+        """Arrange the hosts in `n_groups` x `n_shards`; the last arrangement is kept while it does."""
         key = (n_groups, n_shards)
-        if self._grid is None or self._grid[0] != key:
+        if self._grid is None or self._grid[0] != key or self._grid[1].room < room:
             if self._grid is not None:
                 self._grid[1].free()
-            self._grid = (key, _MpiGrid(self._world, n_groups, n_shards))
+            self._grid = (key, _MpiGrid(self._world, n_groups, n_shards, room, self._machines))
         return self._grid[1]
 
     def share(self, value: T | None, poll: Callable[[], None] = lambda: None) -> T:
@@ -233,7 +281,7 @@ class MpiComm:
 
     def told(self) -> bool:
         """Whether a message says that the ranks leave: to rank 0 from any, to the others from rank 0."""
-        return bool(self._leaving.Iprobe(source=_any_source()))
+        return bool(self._leaving.Iprobe(source=_mpi().ANY_SOURCE))
 
     def leave(self, seconds: float) -> bool:
         """Tell all ranks to leave, wait for them, and close MPI.

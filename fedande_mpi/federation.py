@@ -104,6 +104,23 @@ def run_unit(
         raise
 
 
+def room(unit: Unit, arrangement: Arrangement) -> int:
+    """Return the bytes of the largest block that a host hands over in one go, be it rows or a sum."""
+
+    def widest(granularity: str) -> int:
+        return max(
+            int(unit.bounds(unit.sets[shard[block]], granularity)[-1])
+            for shard, blocks in zip(arrangement.shards, arrangement.blocks, strict=True)
+            for block in blocks
+        )
+
+    sums = widest("parameter") if unit.pools else 0
+    if not unit.cell.in_rounds:
+        return 8 * sums
+    rows = max(arrangement.counts) if unit.cell.transport == "gather" else 1
+    return 8 * max(sums, rows * widest(unit.granularity))
+
+
 def _run_unit(
     comm: Communicator,
     unit: Unit,
@@ -113,7 +130,7 @@ def _run_unit(
     keeper: Keeper,
     where: Where,
 ) -> UnitResult | None:
-    grid = comm.grid(arrangement.n_groups, arrangement.n_shards)
+    grid = comm.grid(arrangement.n_groups, arrangement.n_shards, room(unit, arrangement))
     server = Server(unit, arrangement, where, got_on=got_on, keeper=keeper)
     programs: list[Program[Any]] = [server.shard(link, at) for at, link in enumerate(grid.server_links)]
     host = None

@@ -188,7 +188,10 @@ class Host:
         factors, _ = aggregation.client_factors(solver.aggregation, unit.n_rows)
         mine = factors[self.members.start : self.members.stop]
         weights = np.empty(int(block.bounds[-1]))
-        updates = np.empty((len(self.members), weights.size))
+        seen = None
+        if unit.cell.transport == "gather":
+            seen = link.tables(self.arrangement.counts, weights.size)
+        updates = np.empty((len(self.members), weights.size)) if seen is None else seen[self.group]
         max_iterations = solver.local_steps or unit.cell.max_iterations
         for round_number in range(solver.rounds + 1):
             yield from self.clock.waiting(link.broadcast(weights), round_number)
@@ -238,6 +241,8 @@ class Host:
         if self.unit.cell.transport == "gather":
             yield from self.clock.waiting(link.gather(largest, None, self.arrangement.counts), position)
             counts = self.arrangement.counts
+            if link.tables(counts, rows.shape[1]) is not None:
+                return  # the rows are where the server sees them
             first = 0
             for some, _ in row_pieces(counts, rows.shape[1]):
                 here = rows[first : first + some[self.group]]

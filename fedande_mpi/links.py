@@ -16,6 +16,16 @@ from fedande_mpi.programs import Program
 
 T = TypeVar("T")
 Array = NDArray[Any]
+FloatArray = NDArray[np.float64]
+
+
+def lay(memories: Sequence[FloatArray], counts: Sequence[int], width: int) -> list[FloatArray] | None:
+    """Cut the rows ``(counts[h], width)`` of every host out of its stretch of memory; None where it is too short."""
+    if any(memory.size < count * width for memory, count in zip(memories, counts, strict=True)):
+        return None
+    return [
+        memory[: count * width].reshape(count, width) for memory, count in zip(memories, counts, strict=True)
+    ]
 
 
 class Link(Protocol):
@@ -37,6 +47,13 @@ class Link(Protocol):
 
     def total(self, buffer: NDArray[np.int64]) -> Program[None]:
         """Replace the root's buffer of integers by the elementwise sum."""
+
+    def tables(self, counts: Sequence[int], width: int) -> list[FloatArray] | None:
+        """Return where every host's rows ``(counts[h], width)`` lie for all to see, if there is such a place.
+
+        A host writes its own; the server may read them from the next `gather` to its next `broadcast`. `total` of a
+        large buffer goes through the same place.
+        """
 
 
 class Grid(Protocol):
@@ -60,8 +77,8 @@ class Communicator(Protocol):
     ranks_here: int
     """Ranks that share this machine."""
 
-    def grid(self, n_groups: int, n_shards: int) -> Grid:
-        """Arrange the hosts; collective."""
+    def grid(self, n_groups: int, n_shards: int, room: int = 0) -> Grid:
+        """Arrange the hosts, with `room` bytes of each that its server can see, if it may; collective."""
 
     def share(self, value: T | None, poll: Callable[[], None] = ...) -> T:
         """Return rank 0's value on every rank; collective. `poll` is called while waiting and may raise."""

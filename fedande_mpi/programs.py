@@ -20,9 +20,11 @@ _POLL_SECONDS = 0.02
 _LONGEST_PAUSE = 1e-3
 _SHORTEST_PAUSE = 2e-5
 
-_LONG_WAIT = 2e-2
+_LONG_WAIT = 5e-3
 _LONGEST_REST = 1e-2
-"""Waits that are long enough to learn from, and how long one may sleep when those before it were long."""
+_REST_SHARE = 0.02
+"""Waits that are long enough to learn from; how long one may sleep when those before it were long, and, in a wait
+unlike the last, as a share of it, which is by how much it gets longer."""
 
 
 class _Patience:
@@ -31,7 +33,7 @@ class _Patience:
     Short waits stay short: a pause is a tenth of the time waited so far, a millisecond at most. Waking up a
     thousand times a second costs 2 % of a core in a virtual machine, which is most of what a server needs while its
     hosts compute. Their rounds take similar times: one that `rests` sleeps through most of a wait as long as
-    the last, 10 ms at a time.
+    the last, 10 ms at a time, and after a longer one looks every fiftieth of it.
     """
 
     def __init__(self, *, rests: bool) -> None:
@@ -52,7 +54,8 @@ class _Patience:
         waited = now - self.since
         rest = 0.0
         if self.rests and waited > _LONG_WAIT:
-            rest = min(_LONGEST_REST, 0.9 * self.last - waited)
+            unlike = waited > 1.5 * self.last
+            rest = min(_LONGEST_REST, _REST_SHARE * waited if unlike else 0.9 * self.last - waited)
         return max(rest, min(_LONGEST_PAUSE, max(_SHORTEST_PAUSE, 0.1 * waited)))
 
 

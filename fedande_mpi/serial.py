@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedande_mpi.links import Array, Grid, Link
+from fedande_mpi.links import Array, FloatArray, Grid, Link, lay
 from fedande_mpi.programs import Program
 
 T = TypeVar("T")
@@ -32,8 +32,9 @@ class _Mailbox:
 class _SerialEnd:
     """One end of the link between the server and the only host of a single process."""
 
-    def __init__(self, inbox: _Mailbox, outbox: _Mailbox, *, is_root: bool) -> None:
+    def __init__(self, inbox: _Mailbox, outbox: _Mailbox, memory: FloatArray, *, is_root: bool) -> None:
         self.inbox, self.outbox, self.is_root = inbox, outbox, is_root
+        self.memory = memory
 
     def broadcast(self, buffer: Array) -> Program[None]:
         if self.is_root:
@@ -62,6 +63,9 @@ class _SerialEnd:
             self.outbox.items.append(buffer.copy())
             yield True
 
+    def tables(self, counts: Sequence[int], width: int) -> list[FloatArray] | None:
+        return lay([self.memory], counts, width)
+
 
 class Alone:
     """A link with nobody at the other end."""
@@ -86,13 +90,18 @@ class Alone:
         """Do nothing."""
         yield True
 
+    def tables(self, counts: Sequence[int], width: int) -> list[FloatArray] | None:
+        """Return None: nobody looks."""
+        return None
+
 
 class _SerialGrid:
-    def __init__(self) -> None:
+    def __init__(self, room: int) -> None:
         up, down = _Mailbox(), _Mailbox()
-        self.server_links: Sequence[Link] = [_SerialEnd(up, down, is_root=True)]
+        memory = np.empty(room // 8)
+        self.server_links: Sequence[Link] = [_SerialEnd(up, down, memory, is_root=True)]
         self.host: tuple[int, int] | None = (0, 0)
-        self.host_link: Link | None = _SerialEnd(down, up, is_root=False)
+        self.host_link: Link | None = _SerialEnd(down, up, memory, is_root=False)
         self.group_link: Link | None = Alone()
 
 
@@ -103,11 +112,11 @@ class SerialComm:
     size = 1
     ranks_here = 1
 
-    def grid(self, n_groups: int, n_shards: int) -> Grid:
+    def grid(self, n_groups: int, n_shards: int, room: int = 0) -> Grid:
         """Return the 1 x 1 grid."""
         if (n_groups, n_shards) != (1, 1):
             raise ValueError(f"one process has a 1 x 1 grid, not {n_groups} x {n_shards}")
-        return _SerialGrid()
+        return _SerialGrid(room)
 
     def share(self, value: T | None, poll: Callable[[], None] = lambda: None) -> T:
         """Return the value."""

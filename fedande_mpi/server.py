@@ -138,7 +138,9 @@ class Server:
         weights = np.full(int(bounds[-1]), solver.initial_weight)
         factors, divisor = aggregation.client_factors(solver.aggregation, unit.n_rows)
         # used round after round: fresh memory costs as much as what is done with it
-        rows = np.empty((sum(row_pieces(counts, weights.size)[0][0]), weights.size))
+        seen = link.tables(counts, weights.size)
+        some = row_pieces(counts, weights.size)[0][0] if seen is None else []
+        rows = np.empty((sum(some), weights.size))
         sums = np.empty(weights.size, dtype=np.int64)
         if self.first_broadcast is None:
             self.first_broadcast = self._stamp()
@@ -182,6 +184,13 @@ class Server:
                 parents = tuple(int(j) for j in sets[error.position])
                 raise aggregation.refuse(error.row, parents, round_number) from None
             exponents = aggregation.exponents(largest.max(axis=0), factors.size)
+            seen = link.tables(counts, width)
+            if seen is not None:
+                for own, theirs in zip(seen, np.split(factors, np.cumsum(counts)[:-1]), strict=True):
+                    with self.clock("aggregate", round_number):
+                        aggregation.add_terms(own, theirs, bounds, exponents, sums)
+                    yield True
+                return exponents
             # a few rows at a time: they are added while they are in the cache, and never all in memory
             for some, clients in row_pieces(counts, width):
                 here = rows[: sum(some)]

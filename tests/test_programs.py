@@ -92,6 +92,24 @@ def test_only_who_rests_sleeps_longer_while_a_wait_like_the_last_is_not_over(
     assert now <= 0.402
 
 
+def test_a_first_wait_is_made_longer_by_a_fiftieth_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, naps = 0.0, 0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now, naps
+        now, naps = now + seconds, naps + 1
+
+    def until(end: float) -> Program[None]:
+        while now < end:
+            yield False
+
+    monkeypatch.setattr(programs.time, "sleep", sleep)
+    monkeypatch.setattr(programs.time, "perf_counter", lambda: now)
+    drive([until(0.4)], rests=True)
+    assert now <= 1.02 * 0.4
+    assert naps < 200  # 400 of a millisecond each
+
+
 def test_drive_polls_between_steps_and_what_poll_raises_ends_it(naps: list[float]) -> None:
     taken: list[int] = []
 

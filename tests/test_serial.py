@@ -50,6 +50,16 @@ def test_a_serial_gather_brings_the_rows() -> None:
     assert out.tolist() == rows.tolist()
 
 
+def test_a_serial_server_sees_the_host_s_rows_where_there_is_room() -> None:
+    grid = SerialComm().grid(1, 1, room=6 * 8)
+    assert grid.host_link is not None
+    (mine,) = grid.host_link.tables([2], 3) or ()
+    mine[...] = np.arange(6.0).reshape(2, 3)
+    (seen,) = grid.server_links[0].tables([2], 3) or ()
+    assert seen.tolist() == mine.tolist()
+    assert grid.host_link.tables([2], 4) is None
+
+
 def test_a_serial_maximum_reaches_both_ends() -> None:
     one, other = np.array([1.0, 5.0]), np.array([3.0, 2.0])
     both_ends(lambda link: link.maximum(one), lambda link: link.maximum(other))
@@ -67,6 +77,7 @@ def test_the_serial_group_has_nobody_else() -> None:
     assert link is not None
     top, sums = np.array([1.0]), np.array([3], dtype=np.int64)
     rows, out = np.ones((1, 2)), np.zeros((1, 2))
+    assert link.tables([1], 2) is None
     drive([link.maximum(top), link.total(sums), link.broadcast(top), link.gather(rows, out, [1])])
     assert (top[0], sums[0], out.tolist()) == (1.0, 3, [[1.0, 1.0]])
 

@@ -106,16 +106,32 @@ if size > 1:
 """
 
 
+# Ranks on machines of their own, or some of them: rows and weights travel in messages.
+APART = """
+from fedande_mpi import comm
+comm.machines = lambda mpi, world: list(range(size))
+"""
+PARTLY_APART = """
+from fedande_mpi import comm
+comm.machines = lambda mpi, world: [0, 0] + [1] * (size - 2)
+"""
+# On one machine: what is small goes through shared memory too.
+TOGETHER = """
+from fedande_mpi import comm
+comm._LARGE = 64
+"""
+
 FEDERATED = ("scopes=federated",)
 """Leave out what sends nothing."""
 
 
-def slow(ranks: int, *settings: str) -> Any:
-    return pytest.param(ranks, settings, marks=pytest.mark.slow)
+def slow(ranks: int, machines: str, *settings: str) -> Any:
+    return pytest.param(ranks, machines, settings, marks=pytest.mark.slow)
 
 
 def readable(value: object) -> str:
-    return "-".join(value) or "plain" if isinstance(value, tuple) else str(value)
+    names = {APART: "apart", PARTLY_APART: "partly-apart", TOGETHER: "together"}
+    return "-".join(value) or "plain" if isinstance(value, tuple) else names.get(value, str(value))
 
 
 def write_grid(directory: Path) -> None:
@@ -151,28 +167,30 @@ def test_the_grid_is_what_it_should_be(alone: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "settings"),
+    ("ranks", "machines", "settings"),
     [
-        (0, ("transport=reduce", "block_mib=0.001")),
-        slow(1),
-        (2, ("transport=reduce",)),
-        slow(2, "block_mib=0.001"),
-        (3, ("shards=2", "block_mib=0.001")),
-        slow(3, "transport=reduce", "block_mib=0.001", "shards=1"),
-        (5, ("transport=reduce", "shards=2", *FEDERATED)),
-        slow(5, "shards=4", "block_mib=0.001"),
-        (8, FEDERATED),
-        slow(8),
-        slow(8, "transport=reduce", "shards=3", "block_mib=0.001"),
+        (0, "", ("transport=reduce", "block_mib=0.001")),
+        slow(1, ""),
+        (2, APART, ("transport=reduce",)),
+        slow(2, TOGETHER, "block_mib=0.001"),
+        (3, TOGETHER, ("block_mib=0.001",)),
+        (3, PARTLY_APART, ("shards=2", "block_mib=0.001")),
+        slow(3, APART, "transport=reduce", "block_mib=0.001", "shards=1"),
+        (5, TOGETHER, ("transport=reduce", "shards=2", *FEDERATED)),
+        slow(5, TOGETHER, "shards=4", "block_mib=0.001"),
+        (8, APART, FEDERATED),
+        slow(8, TOGETHER),
+        slow(8, PARTLY_APART, "transport=reduce", "shards=3", "block_mib=0.001"),
     ],
     ids=readable,
 )
 def test_case_10_the_same_bytes_on_any_ranks_with_random_delays(
-    tmp_path: Path, alone: Path, ranks: int, settings: tuple[str, ...]
+    tmp_path: Path, alone: Path, ranks: int, machines: str, settings: tuple[str, ...]
 ) -> None:
     write_grid(tmp_path)
     options = [part for setting in settings for part in ("--set", setting)]
-    done = fedande(ranks, "run", "grid.toml", "-o", "results", "-q", *options, cwd=tmp_path, hook=DISTURBED)
+    hook = machines + DISTURBED
+    done = fedande(ranks, "run", "grid.toml", "-o", "results", "-q", *options, cwd=tmp_path, hook=hook)
     assert done.code == 0, done.err
     assert_same_bytes(alone, tmp_path / "results", part=settings[-1:] == FEDERATED)
 
@@ -207,7 +225,7 @@ if size > 1:
 def test_case_17_chunked_messages_give_the_same_bytes(tmp_path: Path, alone: Path, transport: str) -> None:
     write_grid(tmp_path)
     options = ["--set", f"transport={transport}", "--set", "shards=2", "--set", *FEDERATED]
-    done = fedande(3, "run", "grid.toml", "-o", "results", "-q", *options, cwd=tmp_path, hook=CHUNKED)
+    done = fedande(3, "run", "grid.toml", "-o", "results", "-q", *options, cwd=tmp_path, hook=APART + CHUNKED)
     assert done.code == 0, done.err
     buffers, pieces, gathers, parts = map(int, done.out.split())
     assert pieces > 5 * buffers > 0

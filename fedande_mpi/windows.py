@@ -1,0 +1,62 @@
+"""Memory that the ranks of one machine share, in windows of MPI.
+
+The MPI module comes as an argument: `fedande_mpi.comm` is the only one that imports it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+from fedande_mpi.links import FloatArray
+
+
+class Window:
+    """Memory that all ranks of a communicator see, `room` bytes of each.
+
+    Attributes
+    ----------
+    room : int
+    memories : list of (room / 8,) float64 arrays
+        Of every rank. Whoever wrote and whoever will read call `synchronise`, before and after a message between them.
+    """
+
+    def __init__(self, mpi: Any, comm: Any, room: int) -> None:
+        self.room = room
+        info = mpi.Info.Create({"alloc_shared_noncontig": "true"})  # a host's pages on its own processor
+        self._window = mpi.Win.Allocate_shared(room, 8, info, comm)
+        info.Free()
+        self._window.Lock_all(mpi.MODE_NOCHECK)  # the epoch in which `Sync` may be called
+        self.memories: list[FloatArray] = []
+        for rank in range(comm.Get_size()):
+            memory: Any = self._window.Shared_query(rank)[0]
+            self.memories.append(np.frombuffer(memory, dtype=np.float64, count=room // 8))
+
+    def synchronise(self) -> None:
+        """Make what was written before a message visible after it."""
+        self._window.Sync()
+
+    def free(self) -> None:
+        """Give the memory back; collective."""
+        self.memories = []
+        self._window.Unlock_all()
+        self._window.Free()
+
+
+def fits(size: int) -> bool:
+    """Whether shared memory has room for `size` bytes, with as much to spare: beyond it, ranks are killed."""
+    try:
+        free = os.statvfs("/dev/shm")
+    except (OSError, AttributeError):
+        return True  # the system keeps it elsewhere, and the library looks after it
+    return 2 * size <= free.f_bavail * free.f_frsize
+
+
+def machines(mpi: Any, world: Any) -> list[int]:
+    """Return for each rank the first rank on its machine; collective."""
+    node = world.Split_type(mpi.COMM_TYPE_SHARED)
+    first = int(node.bcast(world.Get_rank(), root=0))
+    node.Free()
+    return list(world.allgather(first))
