@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -57,14 +58,19 @@ class Host:
         self.held_out = unit.held_out
         self.bits = metrics.scale_bits(len(unit.sets))
         m, o = self.held_out.y.size, unit.n_classes
-        self.sums = [metrics.empty_sums(n_scored, m, o) for _ in unit.evaluated]
+        self.resumed = arrangement.n_sets < len(unit.sets)
+        # one round's sums after another's in the same memory, where they are whole after the round
+        self.at_once = arrangement.at_once and not self.resumed
+        rounds_held = 1 if self.at_once else len(unit.evaluated)
+        self.sums = [metrics.empty_sums(n_scored, m, o) for _ in range(rounds_held)]
+        self.metrics: list[FloatArray] = []
+        """Of the scored rounds whose sums are no longer there."""
         self.handed_over: list[metrics.Sums] | None = None
         """What of the sums is in a checkpoint; made with the first."""
         joint = cell.combine == "joint"
         self.top = np.full((n_scored, m if joint else 0), -np.inf)
         self.reports: dict[int, list[local.Report]] = {}
         self.reports_handed_over = 0
-        self.resumed = arrangement.n_sets < len(unit.sets)
         self.pooled_prior: FloatArray | None = None
         self.release = pooled_release(unit) if unit.pools else None
 
@@ -215,6 +221,11 @@ class Host:
     def _score_round(self, block: Block, weights: FloatArray, position: int) -> Program[None]:
         if position in self.unit.evaluated and self.sums[0].posterior.shape[0]:
             yield from self._score(block, weights, position)
+            if self.at_once and position != self.unit.evaluated[-1]:
+                with self.clock("evaluate", position):
+                    self.metrics.append(self._metrics_of(self.sums[0]))
+                    for sums in self.sums[0]:
+                        sums.fill(0)
         yield True
 
     def _converge(self, link: Link, block: Block) -> Program[None]:
@@ -349,8 +360,7 @@ class Host:
     ) -> Program[None]:
         """Add the block's posteriors of all test rows, in calls of bounded length."""
         unit = self.unit
-        at_eval = unit.evaluated.index(position)
-        sums = self.sums[at_eval]
+        sums = self.sums[0 if self.at_once else unit.evaluated.index(position)]
         n_scored = sums.posterior.shape[0]
         scoring = evaluation.Scoring(
             weights,
@@ -387,15 +397,17 @@ class Host:
                         )
                     yield True
 
-    def _fill_unusable(self) -> IntArray:
-        """Give the rows on which no parent set has a say a posterior; return the usable sets per row."""
+    @cached_property
+    def usable(self) -> IntArray:
+        """Parent sets that have a say on each test row, shape ``(m,)``."""
+        return metrics.usable_sets(self.held_out.X, self.unit.sets)
+
+    def _metrics_of(self, sums: metrics.Sums) -> FloatArray:
+        """Give the rows on which no parent set has a say a posterior; return the metrics of whole sums."""
         unit, cell = self.unit, self.unit.cell
-        usable = metrics.usable_sets(self.held_out.X, unit.sets)
-        rows = np.flatnonzero(usable == 0)
-        if not rows.size:
-            return usable
-        scored = range(self.sums[0].posterior.shape[0])
-        for c in scored:
+        joint = cell.combine == "joint"
+        rows = np.flatnonzero(self.usable == 0)
+        for c in range(sums.posterior.shape[0]) if rows.size else ():
             own = slice(self.clients.start[c], self.clients.start[c + 1])
             X, y = self.clients.X[own], self.clients.y[own]
             if unit.pools:
@@ -410,13 +422,11 @@ class Host:
                 # weighted models and noisy counts have nothing of lower order to fall back on but the prior
                 order=cell.n - 1 if exact and not cell.weighted else -1,
                 rule=(cell.smoothing, cell.pseudocount),
-                joint=cell.combine == "joint",
+                joint=joint,
                 prior=self.pooled_prior,
             )
-            for sums in self.sums:
-                sums.posterior[c, rows] = np.rint(posterior * 2.0**self.bits).astype(np.int64)
-        usable[rows] = 1
-        return usable
+            sums.posterior[c, rows] = np.rint(posterior * 2.0**self.bits).astype(np.int64)
+        return metrics.of_sums(sums, np.maximum(self.usable, 1), self.bits, joint, self.held_out.y)
 
     # ------------------------------------------------------------ what leaves the host
 
@@ -433,11 +443,9 @@ class Host:
             },
         }
         if self.shard == 0:
-            usable = self._fill_unusable()
-            joint = unit.cell.combine == "joint"
-            summary["metrics"] = [
-                metrics.of_sums(sums, usable, self.bits, joint, self.held_out.y) for sums in self.sums
-            ]
+            summary["metrics"] = [*self.metrics, *map(self._metrics_of, self.sums)]
             if "predictions" in unit.cell.save:
-                summary["posterior"] = metrics.posteriors(self.sums[-1], usable, self.bits, joint)
+                summary["posterior"] = metrics.posteriors(
+                    self.sums[-1], np.maximum(self.usable, 1), self.bits, unit.cell.combine == "joint"
+                )
         return summary

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedande_mpi import ande, formulas
 from fedande_mpi.ande import count_tables
-from fedande_mpi.jit import compiled
+from fedande_mpi.jit import compiled, reducing
 
 
 class Sums(NamedTuple):
@@ -70,42 +70,31 @@ def _metrics(
     out: NDArray[np.float64],
 ) -> None:
     n_clients, m, o = sums.posterior.shape
-    unit = 2.0**bits
-    smallest = 0.5 / unit / unit / unit
+    unit = 2.0**-bits  # multiplying by a power of two is exact, and several times faster than dividing
+    smallest = 0.5 * unit * unit * unit
     hits = np.empty((3, o), dtype=np.int64)  # true positives, predicted, actual
     for c in range(n_clients):
         for k in range(o):
             hits[0, k] = hits[1, k] = hits[2, k] = 0
-        correct = 0
         log_likelihood = 0.0
         brier = 0.0
         for r in range(m):
-            best = 0
-            whole = 0.0
-            for k in range(o):
-                whole += sums.posterior[c, r, k] / unit
-                if sums.posterior[c, r, k] > sums.posterior[c, r, best]:
-                    best = k
-            if not joint:
-                whole = float(usable[r])
-            label = y[r]
+            row, label = sums.posterior[c, r], y[r]
+            whole = _total(row) * unit if joint else float(usable[r])
+            best = _first_largest(row)
             hits[1, best] += 1
             hits[2, label] += 1
             if best == label:
-                correct += 1
                 hits[0, best] += 1
-            own = (
-                sums.posterior[c, r, label] / unit
-                + sums.rest[c, r, 0] / unit / unit
-                + sums.rest[c, r, 1] / unit / unit / unit
-            )
+            rest = sums.rest[c, r]
+            own = row[label] * unit + rest[0] * unit * unit + rest[1] * unit * unit * unit
             log_likelihood += min(np.log(max(own, smallest) / whole), 0.0)
-            for k in range(o):
-                p = sums.posterior[c, r, k] / unit / whole
-                brier += (p - (1.0 if k == label else 0.0)) ** 2
+            brier += _squares(row, unit, label, whole) / (whole * whole)
+        correct = 0
         f1 = 0.0
         seen = 0
         for k in range(o):
+            correct += hits[0, k]
             if hits[1, k] + hits[2, k] > 0:
                 seen += 1
                 f1 += 2.0 * hits[0, k] / (hits[1, k] + hits[2, k])
@@ -113,6 +102,35 @@ def _metrics(
         out[1, c] = log_likelihood / m
         out[2, c] = brier / m
         out[3, c] = f1 / seen
+
+
+@compiled
+def _total(row: NDArray[np.int64]) -> float:
+    total = 0.0
+    for k in range(row.size):
+        total += row[k]
+    return total
+
+
+@compiled
+def _first_largest(row: NDArray[np.int64]) -> int:
+    largest = row[0]
+    for k in range(1, row.size):
+        largest = max(largest, row[k])
+    at = 0
+    while row[at] != largest:
+        at += 1
+    return at
+
+
+@reducing
+def _squares(row: NDArray[np.int64], unit: float, label: int, whole: float) -> float:
+    """Return the sum of (P - [y])^2 times the square of `whole`, which P is to be divided by."""
+    total = 0.0
+    for k in range(row.size):
+        difference = row[k] * unit - (whole if k == label else 0.0)
+        total += difference * difference
+    return total
 
 
 METRICS = ("accuracy", "cll", "brier", "macro_f1")

@@ -127,7 +127,7 @@ def plan_unit(unit: Unit, n_ranks: int) -> CellPlan:
         for shard, slices in zip(arrangement.shards, arrangement.blocks, strict=True)
     ]
     hosted = max(len(arrangement.clients(group)) for group in range(arrangement.n_groups))
-    rounds_scored = len(unit.evaluated)
+    rounds_scored = 1 if arrangement.at_once else len(unit.evaluated)
     scored = hosted if not unit.pools else 1
     sums = rounds_scored * scored * n_test * (o + 2) * 8
     reports = len(cell.rounds) * cell.clients * len(unit.sets) * 32 if cell.weighted else 0
