@@ -206,11 +206,7 @@ def value_and_residuals(
     h = o - 1
     lanes = stride(o)
     last = z[CHUNK * lanes :]
-    # neighbouring rows tend to use the same cells: with one number per cell, four sets of sums keep
-    # additions independent of each other
-    copies = 4 if o == 2 else 1
-    for i in range(copies * (n_touched + 1) * lanes):
-        residuals[i] = 0.0
+    _clear(residuals, n_touched, o)
     value = 0.0
     for first in range(0, n_rows, CHUNK):
         n = min(CHUNK, n_rows - first)
@@ -223,12 +219,30 @@ def value_and_residuals(
             if labels[first + r] < h:
                 z[r * lanes + labels[first + r]] -= 1.0
         _scatter(factors, first, n, width, o, z, residuals)
+    _join(residuals, n_touched, o)
+    return value
+
+
+@compiled
+def _clear(residuals: NDArray[np.float64], n_touched: int, o: int) -> None:
+    """Begin sums over rows.
+
+    Neighbouring rows tend to use the same cells: with one number per cell, four sets of sums keep additions
+    independent of each other, until `_join`.
+    """
+    copies = 4 if o == 2 else 1
+    for i in range(copies * (n_touched + 1) * stride(o)):
+        residuals[i] = 0.0
+
+
+@compiled
+def _join(residuals: NDArray[np.float64], n_touched: int, o: int) -> None:
+    """Add the four sets of sums of two classes."""
     if o == 2:
         for i in range(n_touched + 1):
             residuals[i] = (residuals[4 * i] + residuals[4 * i + 1]) + (
                 residuals[4 * i + 2] + residuals[4 * i + 3]
             )
-    return value
 
 
 @compiled
@@ -308,7 +322,7 @@ class Problem(NamedTuple):
     Attributes
     ----------
     factors : (n_rows * width,) uint32
-        Touched cells of every row, see `fedande_mpi.touched.index_rows`.
+        The list of every row, see `fedande_mpi.bundles.index_rows`.
     labels : (n_rows,) int32
         Class codes, in the order of ``factors``.
     child : (n_touched,) int64
@@ -321,6 +335,10 @@ class Problem(NamedTuple):
     u, z, residuals : float64
         Buffers of at least (n_touched + 1) stride, CHUNK (stride + 1) and (n_touched + 1) stride, four
         times that for two classes.
+    members : (n_joint * n_members,) uint32
+        Where rows list joint cells, the cells of each.
+    joint_u, joint_residuals : float64
+        As ``u`` and ``residuals``, of joint cells.
     """
 
     factors: NDArray[np.uint32]
@@ -338,6 +356,11 @@ class Problem(NamedTuple):
     u: NDArray[np.float64]
     z: NDArray[np.float64]
     residuals: NDArray[np.float64]
+    members: NDArray[np.uint32]
+    n_members: int
+    n_joint: int
+    joint_u: NDArray[np.float64]
+    joint_residuals: NDArray[np.float64]
 
 
 @compiled
@@ -345,9 +368,15 @@ def objective(problem: Problem, w: NDArray[np.float64], g: NDArray[np.float64]) 
     """Return -CLL (+ l2/2 ||w - centre||^2) at ``w (n_groups * o)`` and fill its gradient ``g``."""
     p = problem
     differences(w, p.log_theta, p.child, p.cell_group, p.n_touched, p.o, p.u)
-    value = value_and_residuals(
-        p.factors, p.labels, p.n_rows, p.width, p.n_touched, p.o, p.u, p.z, p.residuals
-    )
+    n_cells, u, residuals = p.n_touched, p.u, p.residuals
+    if p.n_joint > 0:
+        n_cells, u, residuals = p.n_joint, p.joint_u, p.joint_residuals
+        forward(p.members, 0, p.n_joint, p.n_members, p.o, p.u, u)
+    value = value_and_residuals(p.factors, p.labels, p.n_rows, p.width, n_cells, p.o, u, p.z, residuals)
+    if p.n_joint > 0:
+        _clear(p.residuals, p.n_touched, p.o)
+        _scatter(p.members, 0, p.n_joint, p.n_members, p.o, residuals, p.residuals)
+        _join(p.residuals, p.n_touched, p.o)
     gradient(p.residuals, p.log_theta, p.child, p.cell_group, p.n_touched, p.n_groups, p.o, g)
     if p.l2 > 0.0:
         value += penalty(p, w)

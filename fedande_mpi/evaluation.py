@@ -79,12 +79,15 @@ class Prepared(NamedTuple):
         Of a client without rows, or of the pooled model.
     table : Table
         Of the client in work; between clients as ``shared``.
+    joint : ((n_joint + 1) * stride,) float64
+        Of the client in work, where rows list joint cells: their odds, or their scores for the maxima.
     """
 
     rows: Index
     w: FloatArray
     shared: Table
     table: Table
+    joint: FloatArray
 
 
 @compiled
@@ -122,7 +125,8 @@ def score(
         n_touched = index.cell.size
         shared = odds.allocate(n_touched, lanes)
         table = shared if pooled else odds.allocate(n_touched, lanes)
-        sets.append(Prepared(index, np.empty(n_touched * o), shared, table))
+        joint = np.empty(index.n_joint * lanes)
+        sets.append(Prepared(index, np.empty(n_touched * o), shared, table, joint))
         most_cells = max(most_cells, n_touched + 1)
         most_states = max(most_states, index.begin.size - 1)
     own = Own(
@@ -135,7 +139,7 @@ def score(
     rounded = np.empty((4, CHUNK), dtype=np.int64)
     for c in range(client_first, client_last):  # outside, so that its sums stay in the cache
         for at in range(set_first, set_last):
-            index, w, shared, table = sets[at - set_first]
+            index, w, shared, table, joint = sets[at - set_first]
             if c == client_first or scoring.weights.shape[0] > 1:
                 given = scoring.weights[c if scoring.weights.shape[0] > 1 else 0]
                 odds.share(index, block, at, theta, given, scoring.start[at], scoring.joint, w, shared)
@@ -143,11 +147,18 @@ def score(
             if not pooled:
                 odds.count_own(index, clients, c, block, at, own)
                 odds.add_own(index, block, at, theta, scoring.joint, own, w, table)
+            u, e = table.u, table.e
             if maxima_only:
-                _raise_maxima(index, o, compared, table.u, z, top[c])
+                if index.n_joint > 0:
+                    cll.forward(index.members, 0, index.n_joint, index.n_members, compared, table.u, joint)
+                    u = joint
+                _raise_maxima(index, o, compared, u, z, top[c])
             else:
+                if index.n_joint > 0:
+                    _multiply(index.members, 0, index.n_joint, index.n_members, lanes, table.e, joint)
+                    e = joint
                 posterior, rest = sums.posterior[c], sums.rest[c]
-                _add_rows(index, o, compared, table, z, rounded, scoring.bits, top[c], posterior, rest)
+                _add_rows(index, o, compared, u, e, z, rounded, scoring.bits, top[c], posterior, rest)
             if not pooled:
                 odds.forget_own(index, o, compared - 1, n_children, shared, own, table)
 
@@ -196,7 +207,8 @@ def _add_rows(
     index: Index,
     o: int,
     compared: int,
-    table: Table,
+    u: FloatArray,
+    e: FloatArray,
     z: FloatArray,
     rounded: IntArray,
     bits: int,
@@ -209,7 +221,6 @@ def _add_rows(
     Of the row's own class what rounding leaves is added at the next two scales.
     """
     order, labels, factors = index.order, index.labels, index.factors
-    u, e = table.u, table.e
     n_used = order.size
     width = factors.size // max(1, n_used)
     h = compared - 1
@@ -249,7 +260,7 @@ def _add_rows(
             if last[r] != last[r]:
                 factor[r] = 1.0
                 largest = top[order[start + r]] if joint else 0.0
-                last[r] = _by_logarithms(factors, start + r, width, h, u, joint, largest, z, r * lanes)
+                last[r] = _by_logarithms(index, start + r, width, h, u, joint, largest, z, r * lanes)
         for r in range(n):
             label = labels[start + r]
             among = z[r * lanes + min(label, h - 1)] * factor[r]  # no jump: labels are hard to foresee
@@ -292,7 +303,7 @@ def _add_rows(
 
 @inlined
 def _by_logarithms(
-    factors: NDArray[np.uint32],
+    index: Index,
     r: int,
     width: int,
     h: int,
@@ -304,10 +315,15 @@ def _by_logarithms(
 ) -> float:
     """Compute a row's posterior, or its joints relative to e^top, from sums of scores; return the last class's."""
     lanes = cll.stride(h + 1)
+    n_members = max(1, index.n_members)
     for k in range(h):
         z[at + k] = 0.0
         for f in range(r * width, (r + 1) * width):
-            z[at + k] += u[np.int64(factors[f]) * lanes + k]
+            for i in range(n_members):
+                cell = index.factors[f]
+                if index.n_joint > 0:
+                    cell = index.members[cell * n_members + i]
+                z[at + k] += u[np.int64(cell) * lanes + k]
     if not joint:
         top = 0.0
         for k in range(h):

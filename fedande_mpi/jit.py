@@ -20,6 +20,7 @@ KERNEL_MODULES = (
     "magnitudes",
     "vectors",
     "touched",
+    "bundles",
     "cll",
     "lbfgs",
     "local",

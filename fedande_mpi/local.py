@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedande_mpi import ande, lbfgs, touched
+from fedande_mpi import ande, bundles, lbfgs, touched
 from fedande_mpi.cll import CHUNK, Problem, objective, penalty, stride
 from fedande_mpi.jit import compiled
 from fedande_mpi.touched import Layout
@@ -119,6 +119,9 @@ class Scratch(NamedTuple):
     u: NDArray[np.float64]
     z: NDArray[np.float64]
     residuals: NDArray[np.float64]
+    members: NDArray[np.uint32]
+    joint_u: NDArray[np.float64]
+    joint_residuals: NDArray[np.float64]
 
 
 def theta_rule(
@@ -149,6 +152,7 @@ def theta_rule(
 def allocate(capacity: int, max_rows: int, n_children: int, o: int) -> Scratch:
     """Return buffers for pairs of at most `max_rows` rows and `capacity` touched cells."""
     cells = capacity + 1
+    joint_cells = bundles.joint_capacity(max_rows, n_children) + 1
     return Scratch(
         np.empty(max_rows, dtype=np.int64),
         np.empty(max_rows * (n_children + 1), dtype=np.uint32),
@@ -163,6 +167,9 @@ def allocate(capacity: int, max_rows: int, n_children: int, o: int) -> Scratch:
         np.empty(cells * stride(o)),
         np.empty(CHUNK * (stride(o) + 1)),
         np.empty(4 * cells if o == 2 else cells * stride(o)),
+        np.empty(joint_cells * (n_children + 1), dtype=np.uint32),
+        np.empty(joint_cells * stride(o)),
+        np.empty(4 * joint_cells if o == 2 else joint_cells * stride(o)),
     )
 
 
@@ -184,23 +191,10 @@ def prepare(
     n_children = children.size
     n_states, n_values = block.n_states[at], block.n_values[at]
     rows = np.arange(clients.start[client], clients.start[client + 1])
-    n_used, n_touched = touched.index_rows(
-        clients.X,
-        clients.y,
-        o,
-        rows,
-        block.parents[at],
-        children,
-        block.offsets[at],
-        n_states,
-        n_values,
-        block.arity,
-        s.order,
-        s.factors,
-        s.cell,
-        s.child,
-        s.counts,
+    lists = bundles.index_rows(
+        clients.X, clients.y, rows, block, at, s.order, s.factors, s.members, s.cell, s.child, s.counts
     )
+    n_used, n_touched = lists.n_used, lists.n_touched
     for r in range(n_used):
         s.labels[r] = clients.y[s.order[r]]
     if theta.pooled.size > 0:
@@ -235,7 +229,7 @@ def prepare(
         s.factors,
         s.labels,
         n_used,
-        n_children + 1,
+        lists.length,
         s.child,
         s.cell_group,
         n_touched,
@@ -247,6 +241,11 @@ def prepare(
         s.u,
         s.z,
         s.residuals,
+        s.members,
+        lists.n_members,
+        lists.n_joint,
+        s.joint_u,
+        s.joint_residuals,
     )
 
 

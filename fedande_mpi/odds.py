@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedande_mpi import cll, touched
+from fedande_mpi import bundles, cll, touched
 from fedande_mpi.cll import fast_exp
 from fedande_mpi.jit import inlined, settled
 from fedande_mpi.local import Clients, Theta
@@ -34,7 +34,10 @@ class Index(NamedTuple):
     order, labels : (n_used,) int64, int32
         The rows used (no parent missing) and their classes.
     factors : (n_used * width,) uint32
-        Touched cells of every row, see `fedande_mpi.touched.index_rows`.
+        The list of every row, see `fedande_mpi.bundles.index_rows`.
+    members : (n_joint * n_members,) uint32
+        Where rows list joint cells, the cells of each.
+    n_joint, n_members : int
     cell, child, weight : (n_touched,) int64
         Position of each cell among those of the parent set, its kind, and the position of its weight.
     position : (n_states,) int64
@@ -48,6 +51,9 @@ class Index(NamedTuple):
     order: IntArray
     labels: NDArray[np.int32]
     factors: NDArray[np.uint32]
+    members: NDArray[np.uint32]
+    n_joint: int
+    n_members: int
     cell: IntArray
     child: IntArray
     weight: IntArray
@@ -120,23 +126,9 @@ def index_rows(
     cell = np.empty(room, dtype=np.int64)
     child = np.empty(room, dtype=np.int64)
     counts = np.empty(room * o, dtype=np.int64)
-    n_used, n_touched = touched.index_rows(
-        X,
-        y,
-        o,
-        rows,
-        parents,
-        children,
-        block.offsets[at],
-        n_states,
-        n_values,
-        block.arity,
-        order,
-        factors,
-        cell,
-        child,
-        counts,
-    )
+    members = np.empty((bundles.joint_capacity(rows.size, n_children) + 1) * width, dtype=np.uint32)
+    lists = bundles.index_rows(X, y, rows, block, at, order, factors, members, cell, child, counts)
+    n_used, n_touched = lists.n_used, lists.n_touched
     first_child = 1 + n_states if parents.size > 0 else 1
     number = np.full(first_child + n_states * n_values, n_touched)
     weight = np.empty(n_touched, dtype=np.int64)
@@ -165,7 +157,10 @@ def index_rows(
     return Index(
         order[:n_used],
         labels,
-        factors[: n_used * width],
+        factors[: n_used * lists.length].copy(),  # the buffers are for the longest lists
+        members[: lists.n_joint * lists.n_members].copy(),
+        lists.n_joint,
+        lists.n_members,
         cell[:n_touched],
         child[:n_touched],
         weight,

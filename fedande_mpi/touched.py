@@ -5,7 +5,8 @@ on the touched cells alone, renumbered from 0: cell 0 is the prior, then for eve
 (ascending) its parents cell and the child values that occur with it (attributes and values ascending). Rows
 are sorted by parent state, which keeps the cells in use in the first-level cache.
 
-Everything here is compiled and works in buffers that the caller allocates once per batch (`capacity`).
+Everything here is compiled and works in buffers that the caller allocates once per batch (`capacity`);
+`fedande_mpi.bundles` puts it together.
 """
 
 from __future__ import annotations
@@ -84,61 +85,25 @@ def parent_state(
     return code
 
 
-@compiled
-def index_rows(
+@inlined
+def sort_by_state(
     X: NDArray[np.int32],
-    y: NDArray[np.int32],
-    o: int,
     rows: NDArray[np.int64],
     parents: NDArray[np.int64],
-    children: NDArray[np.int64],
-    offsets: NDArray[np.int64],
     n_states: int,
-    n_values: int,
     arity: NDArray[np.int64],
     order: NDArray[np.int64],
-    factors: NDArray[np.uint32],
-    cell: NDArray[np.int64],
-    child: NDArray[np.int64],
-    counts: NDArray[np.int64],
-) -> tuple[int, int]:
-    """Sort rows by parent state, list the touched cells that each uses, and count the classes in every cell.
+    start: NDArray[np.int64],
+) -> int:
+    """Sort rows by parent state into ``order (k,)``, state s from ``start[s]`` on; return how many have one.
 
-    Parameters
-    ----------
-    X, y : (m, d), (m,) int32
-        Attribute codes, -1 where missing, and class codes.
-    rows : (k,) int64
-        The rows to index.
-    parents, children, offsets, n_states, n_values, arity
-        One parent set of a `Layout`.
-    o : int
-        Number of classes.
-    order : (k,) int64, out
-        The rows used (no parent missing), sorted by parent state, stable.
-    factors : (k * (d - n + 1),) uint32, out
-        For each used row its parents cell (the prior for n = 0), then one cell per child; the number of
-        touched cells stands for a missing child.
-    cell : (capacity,) int64, out
-        Position of each touched cell among the cells of the parent set.
-    child : (capacity,) int64, out
-        Position of the cell's attribute in ``children``; -1 for the prior, -2 for a parents cell.
-    counts : ((capacity + 1) * o,) int64, out
-        Rows of each class that use the cell; the prior counts all rows, also those with a missing parent.
-
-    Returns
-    -------
-    n_used, n_touched : int
-        Number of rows used and of cells touched.
+    A counting sort, stable; ``start`` is ``(n_states + 1,)``.
     """
-    n_parents = parents.size
-    n_children = children.size
     k = rows.size
-    first_child_cell = 1 + n_states if n_parents > 0 else 1
-    # counting sort by state
     state = np.empty(k, dtype=np.int64)
-    start = np.zeros(n_states + 1, dtype=np.int64)
     n_used = 0
+    for s in range(n_states + 1):
+        start[s] = 0
     for r in range(k):
         code = parent_state(X, rows[r], parents, arity)
         state[r] = code
@@ -147,73 +112,46 @@ def index_rows(
             n_used += 1
     for s in range(n_states):
         start[s + 1] += start[s]
-    place = np.empty(n_states, dtype=np.int64)
-    for s in range(n_states):
-        place[s] = start[s]
+    place = start.copy()
     for r in range(k):
         code = state[r]
         if code >= 0:
             order[place[code]] = rows[r]
             place[code] += 1
-    # number the touched cells, state by state
-    number = np.empty(n_values, dtype=np.int64)
-    tally = np.zeros(n_values * o, dtype=np.int64)
-    width = n_children + 1
-    cell[0] = 0
-    child[0] = -1
-    for c in range(o):
-        counts[c] = 0
-    for r in range(k):
-        counts[y[rows[r]]] += 1
-    touched = 1
-    n_missing = 0
-    for s in range(n_states):
-        lo, hi = start[s], start[s + 1]
-        if lo == hi:
-            continue
-        parent_cell = 0
-        if n_parents > 0:
-            parent_cell = touched
-            cell[touched] = 1 + s
-            child[touched] = -2
+    return n_used
+
+
+@inlined
+def number_cells(
+    tally: NDArray[np.int64],
+    first: int,
+    touched: int,
+    o: int,
+    offsets: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    number: NDArray[np.int64],
+    cell: NDArray[np.int64],
+    child: NDArray[np.int64],
+    counts: NDArray[np.int64],
+) -> int:
+    """Give the child values of a state that occur the next numbers, and move their counts out of ``tally``.
+
+    Numbers go on from `touched`; the state's values are the cells from `first` on of the parent set. Returns the
+    number that comes next.
+    """
+    for j in range(sizes.size):
+        for v in range(offsets[j], offsets[j] + sizes[j]):
+            total = 0
             for c in range(o):
-                counts[touched * o + c] = 0
-            for r in range(lo, hi):
-                counts[touched * o + y[order[r]]] += 1
-            touched += 1
-        for r in range(lo, hi):
-            row = order[r]
-            label = y[row]
-            for j in range(n_children):
-                value = X[row, children[j]]
-                if value < 0:
-                    n_missing += 1
-                    continue
-                tally[(offsets[j] + value) * o + label] += 1
-        for j in range(n_children):
-            for v in range(offsets[j], offsets[j] + arity[children[j]]):
-                total = 0
-                for c in range(o):
-                    counts[touched * o + c] = tally[v * o + c]
-                    total += tally[v * o + c]
-                    tally[v * o + c] = 0
-                if total > 0:
-                    number[v] = touched
-                    cell[touched] = first_child_cell + s * n_values + v
-                    child[touched] = j
-                    touched += 1
-        for r in range(lo, hi):
-            row = order[r]
-            factors[r * width] = parent_cell
-            for j in range(n_children):
-                value = X[row, children[j]]
-                missing = value < 0
-                factors[r * width + 1 + j] = 0xFFFFFFFF if missing else number[offsets[j] + value]
-    if n_missing > 0:
-        for i in range(n_used * width):
-            if factors[i] == 0xFFFFFFFF:
-                factors[i] = touched
-    return n_used, touched
+                counts[touched * o + c] = tally[v * o + c]
+                total += tally[v * o + c]
+                tally[v * o + c] = 0
+            if total > 0:
+                number[v] = touched
+                cell[touched] = first + v
+                child[touched] = j
+                touched += 1
+    return touched
 
 
 @compiled

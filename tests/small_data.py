@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import settings
 from numpy.typing import NDArray
 
-from fedande_mpi import ande, cll, lbfgs, local, metrics, touched
+from fedande_mpi import ande, bundles, cll, lbfgs, local, metrics, touched
 from fedande_mpi.cell import SECTIONS, Cell
 from fedande_mpi.federation import UnitResult, run_unit
 from fedande_mpi.planning import arrange_unit
@@ -95,35 +95,25 @@ def indexed(rows: Rows, which: NDArray[np.int64], parents: NDArray[np.int64]) ->
     child = np.full(room + guard, 9, dtype=np.int64)
     # one cell more, which is written before it is known to be touched
     counts = np.full((room + 1) * rows.o + guard, 9, dtype=np.int64)
-    n_used, n_touched = touched.index_rows(
-        rows.X,
-        rows.y,
-        rows.o,
-        which,
-        block.parents[0],
-        block.children[0],
-        block.offsets[0],
-        block.n_states[0],
-        block.n_values[0],
-        block.arity,
-        order,
-        factors,
-        cell,
-        child,
-        counts,
-    )
+    joint_room = bundles.joint_capacity(which.size, width - 1)
+    members = np.full(joint_room * width + guard, 9, dtype=np.uint32)
+    buffers = (order, factors, members, cell, child, counts)
+    lists = bundles.index_rows(rows.X, rows.y, which, block, 0, *buffers)
+    written = lists.n_joint * lists.n_members
+    listed = factors[: lists.n_used * lists.length].astype(np.int64).reshape(lists.n_used, lists.length)
+    cells = members[:written].astype(np.int64).reshape(lists.n_joint, -1) if lists.n_joint else None
     return {
         "block": block,
         "room": room,
-        "width": width,
-        "order": order[:n_used],
+        "order": order[: lists.n_used],
         "counts": counts,
-        "factors": factors[:-guard].reshape(-1, width)[:n_used].astype(np.int64),
-        "cell": cell[:n_touched],
-        "child": child[:n_touched],
-        "n_used": n_used,
-        "n_touched": n_touched,
-        "untouched": all((buffer[-guard:] == 9).all() for buffer in (order, factors, cell, child, counts)),
+        # a row's cells, whichever way they are listed
+        "factors": listed if cells is None else cells[listed].reshape(lists.n_used, -1),
+        "cell": cell[: lists.n_touched],
+        "child": child[: lists.n_touched],
+        "lists": lists,
+        "untouched": all((buffer[-guard:] == 9).all() for buffer in buffers),
+        "n_touched": lists.n_touched,
     }
 
 

@@ -55,10 +55,11 @@ def test_exponential_ends():
 @pytest.mark.parametrize("o", [2, 3, 6])
 @pytest.mark.parametrize("n", ORDERS)
 def test_compiled_objective_equals_the_plain_one(n, o, granularity, missing):
-    for m in (0, 1, 5, 43):
+    for m in (0, 1, 5, 43, 1500):  # the last in bundles
         rows, parents, log_theta, w = case(m + 100 * o, n, granularity, missing, m=m, o=o)
         given = setup(rows, [m], parents[None], w.ravel(), granularity=granularity)
         made, state, scratch = problem(given)
+        assert n == 3 or (made.n_joint > 0) == (m == 1500)
         g = np.full(given.capacity * o, np.nan)
         value = cll.objective(made, state.x, g)
         expected, gradient = formulas.negative_cll(w, rows.X, rows.y, parents, rows.arity, log_theta)

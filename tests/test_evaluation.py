@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedande_mpi import ande, evaluation, formulas, metrics
 from tests import reference
-from tests.small_data import assert_metrics, make, missing_as_value, own_log_theta, setup, some
+from tests.small_data import assert_metrics, indexed, make, missing_as_value, own_log_theta, setup, some
 
 SIZES = [12, 1, 17]
 M = 20
@@ -29,16 +29,17 @@ def scored(
     plan=None,
     smoothing="laplace",
     sizes=SIZES,
+    m=M,
 ):
     """Add up all sets; ``plan`` lists (first set, last set, first row, last row, first client, last client)."""
     given = setup(rows, sizes, sets, granularity=granularity, pooled=pooled, smoothing=smoothing)
     n_clients = 1 if pooled is not None else len(sizes)
-    test = evaluation.HeldOut(rows.X[-M:].copy(), rows.y[-M:].copy())
+    test = evaluation.HeldOut(rows.X[-m:].copy(), rows.y[-m:].copy())
     bits = metrics.scale_bits(len(sets))
     scoring = evaluation.Scoring(weights, given.weights.start, granularity == "attribute", bits, joint)
-    sums = metrics.empty_sums(n_clients, M, rows.o)
-    top = np.full((n_clients, M if joint else 0), -np.inf)
-    plan = plan or [(0, len(sets), 0, M, 0, n_clients)]
+    sums = metrics.empty_sums(n_clients, m, rows.o)
+    top = np.full((n_clients, m if joint else 0), -np.inf)
+    plan = plan or [(0, len(sets), 0, m, 0, n_clients)]
     for maxima_only in [True, False] if joint else [False]:
         for at, stop, first, last, c, end in plan:
             evaluation.score(
@@ -82,7 +83,7 @@ def models(rows, sets, client, weights, granularity, smoothing, sizes=SIZES):
     return made
 
 
-def check(rows, sets, kind, smoothing, weights=None, sizes=SIZES, *, measured=True):
+def check(rows, sets, kind, smoothing, weights=None, sizes=SIZES, m=M, *, measured=True):
     """Compare what the clients make of the test rows with the loops."""
     granularity = "attribute" if kind == "attribute" else "parameter"
     n_rows = {"common": 1, "own": len(sizes), "attribute": 1}.get(kind)
@@ -90,7 +91,7 @@ def check(rows, sets, kind, smoothing, weights=None, sizes=SIZES, *, measured=Tr
         weights = np.zeros((1, 0)) if n_rows is None else random_weights(rows, sets, n_rows, granularity)
     joint = kind == "joint"
     sums, bits, usable, test = scored(
-        rows, sets, weights, joint=joint, granularity=granularity, smoothing=smoothing, sizes=sizes
+        rows, sets, weights, joint=joint, granularity=granularity, smoothing=smoothing, sizes=sizes, m=m
     )
     assert usable.tolist() == [
         sum(reference.state(row, parents, rows.arity) is not None for parents in sets) for row in test.X
@@ -131,17 +132,29 @@ def test_many_clients_that_know_little(o, kind, smoothing):
     check(rows, ande.parent_sets(5, 2), kind, smoothing, sizes=sizes)
 
 
+@pytest.mark.parametrize("missing", [0.0, 0.1])
+@pytest.mark.parametrize("kind", ["own", "attribute", "generative", "joint"])
+@pytest.mark.parametrize("o", [2, 3, 13])
+def test_many_test_rows_go_in_bundles(o, kind, missing):
+    m, sizes = 600, [9, 0, 30]
+    rows = make(4, m=sum(sizes) + m, missing=missing, o=o)
+    sets = ande.parent_sets(5, 1)
+    assert sum(indexed(rows, np.arange(39, 39 + m), parents)["lists"].n_joint > 0 for parents in sets) > 2
+    check(rows, sets, kind, "laplace", sizes=sizes, m=m)
+
+
+@pytest.mark.parametrize("m", [M, 400], ids=["cells", "joint-cells"])
 @pytest.mark.parametrize("joint", [False, True])
 @pytest.mark.parametrize("o", [2, 3, 13])
-def test_rows_whose_odds_are_out_of_range_are_scored_by_logarithms(o, joint):
-    rows = make(36, m=sum(SIZES) + M, d=5, o=o)
+def test_rows_whose_odds_are_out_of_range_are_scored_by_logarithms(o, joint, m):
+    rows = make(36, m=sum(SIZES) + m, d=5, o=o)
     sets = ande.parent_sets(5, 1)
     weights = random_weights(rows, sets, 1)
     far = np.random.default_rng(1).random(weights.shape) < 0.1
     weights[far] *= 400.0
     weights = np.abs(weights) if joint else weights
     # the logarithms of some of these probabilities are beyond what is kept of them
-    check(rows, sets, "joint" if joint else "common", "laplace", weights, measured=False)
+    check(rows, sets, "joint" if joint else "common", "laplace", weights, m=m, measured=False)
 
 
 def test_a_pooled_model_scores_once_for_all():

@@ -17,7 +17,7 @@ LAYERS = """
 errors costs
 programs launching links serial windows comm leaving jit magnitudes vectors progress
 known table columns synthetic games arff_source csv_source openml_source registry datasets partition ande
-keys cell config formulas touched cll lbfgs local privacy metrics odds evaluation
+keys cell config formulas touched bundles cll lbfgs local privacy metrics odds evaluation
 aggregation arrangement unit release partial host server federation
 schema storage settings celldata results sidecar merging cellfile reservation checkpoint validation checking formatpage
 formatting conditions reporting analysis statistics selection comparison contrasts statements claims
