@@ -1,8 +1,4 @@
-"""The one door to MPI: who runs where, and links that never spin.
-
-Blocking and non-blocking collectives do not match each other in MPI: both ends of a link use the non-blocking
-ones.
-"""
+"""The one door to MPI: all ranks of a job, and the grid of its hosts."""
 
 from __future__ import annotations
 
@@ -12,158 +8,32 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedande_mpi.errors import FederationError, Interrupted
 from fedande_mpi.launching import check_launch, check_library, launched_size
-from fedande_mpi.links import Array, Communicator, FloatArray, Grid, Link, lay
+from fedande_mpi.links import Array, Communicator, Grid, Link
+from fedande_mpi.messages import MpiLink, pieces, wait
 from fedande_mpi.programs import Program, drive
 from fedande_mpi.serial import Alone, SerialComm
-from fedande_mpi.windows import Window, fits, machines
+from fedande_mpi.windows import Window, fits
 
 T = TypeVar("T")
 
-MAX_MESSAGE = 2**31 - 1
-"""Largest message in bytes: MPI counts are 32-bit integers."""
-
-_LARGE = 2**16
-"""Bytes from which a message goes in pieces that need both ends' attention."""
-
-_SPINS = 500
-"""Calls to the library without a nap, for a message that is under way."""
+_ONCE = 2**20
+"""Bytes from which an array that all ranks get is held once for each machine."""
 
 _NAP_SECONDS = 1e-3
 """Between looks at who has come, when the ranks leave."""
-
-
-class _MpiLink:
-    """A link over an MPI communicator whose rank 0 is the root, and memory that all its ranks see, if any."""
-
-    def __init__(self, comm: Any, window: Window | None = None) -> None:
-        self.comm = comm
-        self.is_root = comm.Get_rank() == 0
-        self.window = window
-        self._unread = False
-
-    def broadcast(self, buffer: Array) -> Program[None]:
-        if buffer.nbytes > _LARGE and self.window is not None and buffer.nbytes <= self.window.room:
-            yield from self._broadcast_in(self.window, buffer)
-            return
-        if buffer.nbytes > _LARGE:
-            yield from _wait(self.comm.Ibcast(np.zeros(1, dtype=np.int8), root=0))
-        for piece in _pieces(buffer):
-            yield from _wait(self.comm.Ibcast(piece, root=0), ready=buffer.nbytes > _LARGE)
-
-    def _broadcast_in(self, window: Window, buffer: Array) -> Program[None]:
-        """Leave the buffer in shared memory; all are there and have read the last one, or are waited for."""
-        flat = buffer.reshape(-1)
-        shown = window.memories[0].view(buffer.dtype)[: flat.size]
-        if self._unread:
-            yield from _wait(self.comm.Ibarrier())
-        self._unread = True
-        if self.is_root:
-            shown[:] = flat
-        window.synchronise()
-        yield from _wait(self.comm.Ibcast(np.zeros(1, dtype=np.int8), root=0))
-        window.synchronise()
-        if not self.is_root:
-            flat[:] = shown
-
-    def gather(
-        self, rows: Array | None, out: Array | None, counts: Sequence[int], *, ready: bool = False
-    ) -> Program[None]:
-        self._unread = False  # the root goes on when all have come
-        if self.window is not None:
-            self.window.synchronise()
-        mine = np.zeros(0) if rows is None else rows.reshape(-1)
-        width = (out if rows is None else rows).shape[1]  # type: ignore[union-attr]
-        # all ranks cut alike: so many numbers of every host at a time that a message stays below the limit
-        step = max(1, MAX_MESSAGE // (8 * len(counts)))
-        for first in range(0, max(1, max(counts) * width), step):
-            receive = None
-            if out is not None:
-                # the server is rank 0 of the communicator and sends nothing
-                sizes = [0, *(max(0, min(step, count * width - first)) for count in counts)]
-                ends = np.cumsum([0, *counts]) * width
-                starts = [0, *(int(min(start + first, end)) for start, end in pairwise(ends))]
-                receive = [out, sizes, starts, _mpi_type(out)]
-            piece = mine[first : first + step] if rows is not None else None
-            yield from _wait(self.comm.Igatherv(piece, receive, root=0), ready=ready)
-        if self.window is not None:
-            self.window.synchronise()
-
-    def maximum(self, buffer: Array) -> Program[None]:
-        MPI = _mpi()
-        for piece in _pieces(buffer):
-            yield from _wait(self.comm.Iallreduce(MPI.IN_PLACE, piece, op=MPI.MAX))
-
-    def total(self, buffer: NDArray[np.int64]) -> Program[None]:
-        MPI = _mpi()
-        self._unread = False
-        large = buffer.nbytes > _LARGE
-        if large:
-            yield from _wait(self.comm.Ibarrier())
-            if self.window is not None and buffer.nbytes <= self.window.room:
-                yield from self._total_in(self.window, buffer)
-                return
-        for piece in _pieces(buffer):
-            if self.is_root:
-                request = self.comm.Ireduce(MPI.IN_PLACE, piece, op=MPI.SUM, root=0)
-            else:
-                request = self.comm.Ireduce(piece, None, op=MPI.SUM, root=0)
-            yield from _wait(request, ready=large)
-
-    def _total_in(self, window: Window, buffer: NDArray[np.int64]) -> Program[None]:
-        """Add up in shared memory; the root has read what was there before when it comes."""
-        terms = [memory[: buffer.size].view(np.int64) for memory in window.memories]
-        if not self.is_root:
-            terms[self.comm.Get_rank()][:] = buffer.reshape(-1)
-        window.synchronise()
-        yield from _wait(self.comm.Ibarrier(), ready=True)
-        window.synchronise()
-        if self.is_root:
-            flat = buffer.reshape(-1)
-            for term in terms[1:]:
-                flat += term
-
-    def tables(self, counts: Sequence[int], width: int) -> list[FloatArray] | None:
-        return None if self.window is None else lay(self.window.memories[1:], counts, width)
 
 
 def _mpi() -> Any:
     from mpi4py import MPI
 
     return MPI
-
-
-def _mpi_type(array: Array) -> Any:
-    return _mpi().Datatype.fromcode(array.dtype.char)
-
-
-def _pieces(buffer: Array) -> Iterable[Array]:
-    flat = buffer.reshape(-1)
-    step = max(1, MAX_MESSAGE // flat.itemsize)
-    return [flat[first : first + step] for first in range(0, flat.size, step)]
-
-
-def _wait(request: Any, *, ready: bool = False) -> Program[None]:
-    """Wait for a request; when the message is known to be under way, without sleeping.
-
-    A large message moves only while both ends call the library: a nap between its pieces costs more than the
-    message. But the other end may not have a core of its own: after a while, nap all the same.
-    """
-    spins = _SPINS if ready else 0
-    while not request.Test():
-        if spins > 0:
-            os.sched_yield()
-        yield spins > 0
-        spins -= 1
-    yield True
 
 
 class _MpiGrid:
@@ -197,7 +67,7 @@ class _MpiGrid:
                 self._comms.append(comm)
                 window = Window(_mpi(), comm, room) if shard in near else None
                 self._windows += [window] if window is not None else []
-                links.append(_MpiLink(comm, window))
+                links.append(MpiLink(_mpi(), comm, window))
         if rank == 0:
             self.server_links = links
         elif self.host is not None:
@@ -208,7 +78,7 @@ class _MpiGrid:
             else:
                 comm = world.Create_group(everyone.Incl(members), tag=n_shards + self.host[0])
                 self._comms.append(comm)
-                self.group_link = _MpiLink(comm)
+                self.group_link = MpiLink(_mpi(), comm)
 
     def free(self) -> None:
         for window in self._windows:
@@ -226,7 +96,12 @@ class MpiComm:
         self.rank = int(world.Get_rank())
         self.size = int(world.Get_size())
         self._grid: tuple[tuple[int, int], _MpiGrid] | None = None
-        self._machines = machines(_mpi(), world)
+        self._node = world.Split_type(_mpi().COMM_TYPE_SHARED)
+        first = self._node.bcast(self.rank, root=0)
+        self._machines: list[int] = world.allgather(first)
+        """For each rank the first on its machine."""
+        self._leaders = world.Split(0 if first == self.rank else _mpi().UNDEFINED, self.rank)
+        self._held: Window | None = None
         # of its own, so that leaving matches nothing that the work has under way
         self._leaving = world.Dup()
         self.ranks_here = self._machines.count(self._machines[self.rank])
@@ -241,43 +116,86 @@ class MpiComm:
         return self._grid[1]
 
     def share(self, value: T | None, poll: Callable[[], None] = lambda: None) -> T:
-        """Return rank 0's value on every rank; it travels as a pickle, outside any round."""
+        """Return rank 0's value on every rank; it travels as a pickle, outside any round.
+
+        Its large arrays are held once for each machine, for all to read, until the next value that has some.
+        """
         return drive([self._share(value)], poll)[0]  # type: ignore[no-any-return]
 
     def _share(self, value: T | None) -> Program[T]:
         data = np.zeros(0, dtype=np.uint8)
         size = np.zeros(1, dtype=np.int64)
+        arrays: list[Array] = []
+
+        def stays(buffer: pickle.PickleBuffer) -> bool:
+            raw = buffer.raw()
+            if raw.nbytes >= _ONCE:
+                arrays.append(np.frombuffer(raw, dtype=np.uint8))
+            return raw.nbytes < _ONCE
+
         if self.rank == 0:
-            data = np.frombuffer(pickle.dumps(value, protocol=5), dtype=np.uint8)
+            rest = pickle.dumps(value, protocol=5, buffer_callback=stays)
+            data = np.frombuffer(pickle.dumps((rest, [array.size for array in arrays])), dtype=np.uint8)
             size[0] = data.size
-        yield from _wait(self._world.Ibcast(size, root=0))
+        yield from wait(self._world.Ibcast(size, root=0))
         if self.rank != 0:
             data = np.empty(int(size[0]), dtype=np.uint8)
-        for piece in _pieces(data):
-            yield from _wait(self._world.Ibcast(piece, root=0))
-        return pickle.loads(data.data)  # type: ignore[no-any-return]
+        for piece in pieces(data):
+            yield from wait(self._world.Ibcast(piece, root=0))
+        rest, sizes = pickle.loads(data.data)
+        bounds = np.cumsum([0, *(-(-size // 8) * 8 for size in sizes)])
+        memory = np.zeros(0, dtype=np.uint8)
+        if sizes:
+            memory = self._room_for_all(int(bounds[-1]))
+            for array, at in zip(arrays, bounds, strict=False):
+                memory[at : at + array.size] = array
+            if self._leaders != _mpi().COMM_NULL:
+                for piece in pieces(memory):
+                    yield from wait(self._leaders.Ibcast(piece, root=0))
+            if self._held is not None:
+                self._held.synchronise()
+                yield from wait(self._node.Ibarrier())
+                self._held.synchronise()
+            else:
+                for piece in pieces(memory):
+                    yield from wait(self._node.Ibcast(piece, root=0))
+        if value is not None:
+            return value
+        return pickle.loads(  # type: ignore[no-any-return]
+            rest, buffers=[memory[at : at + size] for at, size in zip(bounds, sizes, strict=False)]
+        )
+
+    def _room_for_all(self, size: int) -> Array:
+        """Return bytes that the ranks of this machine share, or, where there is no room for them, each its own."""
+        if self._held is not None:
+            self._held.free()
+            self._held = None
+        if self._node.Get_size() > 1 and self._node.bcast(fits(size), root=0):
+            self._held = Window(_mpi(), self._node, size if self._node.Get_rank() == 0 else 0)
+            return self._held.memories[0].view(np.uint8)
+        return np.empty(size, dtype=np.uint8)
 
     def collect(self, value: T) -> Program[list[T]]:
         """Return every rank's value on rank 0; values travel as pickles, outside any round."""
         if self.rank != 0:
             data = np.frombuffer(pickle.dumps(value, protocol=5), dtype=np.uint8)
-            yield from _wait(self._world.Isend(np.array([data.size], dtype=np.int64), dest=0, tag=1))
-            for piece in _pieces(data):
-                yield from _wait(self._world.Isend(piece, dest=0, tag=2))
+            yield from wait(self._world.Isend(np.array([data.size], dtype=np.int64), dest=0, tag=1))
+            for piece in pieces(data):
+                yield from wait(self._world.Isend(piece, dest=0, tag=2))
             return []
         values = [value]
         for source in range(1, self.size):
             size = np.zeros(1, dtype=np.int64)
-            yield from _wait(self._world.Irecv(size, source=source, tag=1))
+            yield from wait(self._world.Irecv(size, source=source, tag=1))
             data = np.empty(int(size[0]), dtype=np.uint8)
-            for piece in _pieces(data):
-                yield from _wait(self._world.Irecv(piece, source=source, tag=2))
+            for piece in pieces(data):
+                yield from wait(self._world.Irecv(piece, source=source, tag=2))
             values.append(pickle.loads(data.data))
         return values
 
     def barrier(self, poll: Callable[[], None] = lambda: None) -> None:
         """Wait for all ranks without spinning."""
-        drive([_wait(self._world.Ibarrier())], poll)
+        drive([wait(self._world.Ibarrier())], poll)
 
     def told(self) -> bool:
         """Whether a message says that the ranks leave: to rank 0 from any, to the others from rank 0."""

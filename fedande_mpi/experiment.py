@@ -200,6 +200,8 @@ class Runner:
         self.comm, self.data, self.output = comm, library, output
         self.progress, self.poll = progress, poll
         self.balance = Balance(comm.size)
+        self._told: Dataset | None = None
+        """The data set that all ranks have."""
 
     def run(self, jobs: list[Job], *, overwrite: bool) -> None:
         """Compute cells, in order; what other jobs have claimed is looked at again at the end."""
@@ -256,7 +258,9 @@ class Runner:
         if not units:
             return
         dataset = self.data(cell)
-        self.comm.share(("data", dataset), self.poll)
+        if dataset is not self._told:
+            self.comm.share(("data", dataset), self.poll)
+            self._told = dataset
         if job.plan.arrangement.idle:
             progress.note(f"{cell}: {job.plan.arrangement.idle} of {self.comm.size} ranks have no work")
         for repeat, fold in units:

@@ -81,7 +81,11 @@ class Communicator(Protocol):
         """Arrange the hosts, with `room` bytes of each that its server can see, if it may; collective."""
 
     def share(self, value: T | None, poll: Callable[[], None] = ...) -> T:
-        """Return rank 0's value on every rank; collective. `poll` is called while waiting and may raise."""
+        """Return rank 0's value on every rank; collective. `poll` is called while waiting and may raise.
+
+        Large arrays in it may be common to several ranks and are there until the next call that has some: not to be
+        written to.
+        """
 
     def collect(self, value: T) -> Program[list[T]]:
         """Return every rank's value on rank 0, in rank order, and an empty list elsewhere; collective."""

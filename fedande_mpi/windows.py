@@ -19,7 +19,8 @@ class Window:
     Attributes
     ----------
     room : int
-    memories : list of (room / 8,) float64 arrays
+        Of this rank; others may have given another number.
+    memories : list of float64 arrays
         Of every rank. Whoever wrote and whoever will read call `synchronise`, before and after a message between them.
     """
 
@@ -32,7 +33,7 @@ class Window:
         self.memories: list[FloatArray] = []
         for rank in range(comm.Get_size()):
             memory: Any = self._window.Shared_query(rank)[0]
-            self.memories.append(np.frombuffer(memory, dtype=np.float64, count=room // 8))
+            self.memories.append(np.frombuffer(memory, dtype=np.float64, count=len(memory) // 8))
 
     def synchronise(self) -> None:
         """Make what was written before a message visible after it."""
@@ -52,11 +53,3 @@ def fits(size: int) -> bool:
     except (OSError, AttributeError):
         return True  # the system keeps it elsewhere, and the library looks after it
     return 2 * size <= free.f_bavail * free.f_frsize
-
-
-def machines(mpi: Any, world: Any) -> list[int]:
-    """Return for each rank the first rank on its machine; collective."""
-    node = world.Split_type(mpi.COMM_TYPE_SHARED)
-    first = int(node.bcast(world.Get_rank(), root=0))
-    node.Free()
-    return list(world.allgather(first))

@@ -87,7 +87,7 @@ DISTURBED = """
 if size > 1:
     import random, time
     import numpy
-    from fedande_mpi import comm, host
+    from fedande_mpi import host, messages
     random.seed(100 + rank)
     numpy.random.seed(200 + rank)
     chance = random.Random()
@@ -98,7 +98,7 @@ if size > 1:
             return (yield from function(*arguments, **options))
         return delayed
     for owner, names in (
-        (comm._MpiLink, ("broadcast", "gather", "maximum", "total")),
+        (messages.MpiLink, ("broadcast", "gather", "maximum", "total")),
         (host.Host, ("_steps", "_score", "_pool")),
     ):
         for name in names:
@@ -109,16 +109,24 @@ if size > 1:
 # Ranks on machines of their own, or some of them: rows and weights travel in messages.
 APART = """
 from fedande_mpi import comm
-comm.machines = lambda mpi, world: list(range(size))
+new = comm.MpiComm.__init__
+def apart(self, world):
+    new(self, world)
+    self._machines = list(range(size))
+comm.MpiComm.__init__ = apart
 """
 PARTLY_APART = """
 from fedande_mpi import comm
-comm.machines = lambda mpi, world: [0, 0] + [1] * (size - 2)
+new = comm.MpiComm.__init__
+def apart(self, world):
+    new(self, world)
+    self._machines = [0, 0] + [1] * (size - 2)
+comm.MpiComm.__init__ = apart
 """
 # On one machine: what is small goes through shared memory too.
 TOGETHER = """
-from fedande_mpi import comm
-comm._LARGE = 64
+from fedande_mpi import comm, messages
+messages._LARGE = comm._ONCE = 64
 """
 
 FEDERATED = ("scopes=federated",)
@@ -199,10 +207,10 @@ def test_case_10_the_same_bytes_on_any_ranks_with_random_delays(
 CHUNKED = """
 if size > 1:
     import atexit
-    from fedande_mpi import comm
-    comm.MAX_MESSAGE = 200
+    from fedande_mpi import comm, messages
+    messages.MAX_MESSAGE = 200
     seen = {"buffers": 0, "pieces": 0, "gathers": 0, "parts": 0}
-    pieces, gather, mpi_type = comm._pieces, comm._MpiLink.gather, comm._mpi_type
+    pieces, gather, datatype = messages.pieces, messages.MpiLink.gather, messages._datatype
     def counted(buffer):
         cut = list(pieces(buffer))
         assert all(piece.nbytes <= 200 for piece in cut)
@@ -212,10 +220,11 @@ if size > 1:
     def gathered(*arguments, **options):
         seen["gathers"] += 1
         return gather(*arguments, **options)
-    def part(array):
+    def part(*arguments):
         seen["parts"] += 1
-        return mpi_type(array)
-    comm._pieces, comm._MpiLink.gather, comm._mpi_type = counted, gathered, part
+        return datatype(*arguments)
+    comm.pieces = messages.pieces = counted
+    messages.MpiLink.gather, messages._datatype = gathered, part
     if rank == 0:
         atexit.register(lambda: print(*seen.values(), flush=True))
 """

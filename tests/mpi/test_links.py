@@ -12,15 +12,32 @@ from tests.mpi.launch import TIMEOUT, environment, mpiexec
 
 pytestmark = pytest.mark.mpi
 
+
+def on_four_ranks(directory: Path, program: str) -> str:
+    """Run Python under mpiexec; return what it prints."""
+    script = directory / "program.py"
+    script.write_text(program)
+    done = subprocess.run(
+        [mpiexec(), "-n", "4", sys.executable, str(script)],
+        cwd=directory,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 # The root and three hosts; every rank is late at times. Each buffer says in which step it was written.
 STEPS = """
 import sys, time, random
 import numpy as np
-from fedande_mpi import comm
+from fedande_mpi import comm, messages
 from fedande_mpi.programs import drive
 
 comm.fits = lambda size: {fits}
-comm._LARGE = 64
+messages._LARGE = 64
 ranks = comm.connect()
 counts, width = [2, 1, 3], 40
 grid = ranks.grid(3, 1, room={room})
@@ -78,14 +95,33 @@ if root:
     ("fits", "room"), [(True, 2**12), (True, 100), (False, 2**12)], ids=["shared", "too-small", "messages"]
 )
 def test_buffers_arrive_whole_and_in_order_whoever_is_late(tmp_path: Path, fits: bool, room: int) -> None:
-    script = tmp_path / "links.py"
-    script.write_text(STEPS.format(fits=fits, room=room))
-    done = subprocess.run(
-        [mpiexec(), "-n", "4", sys.executable, str(script)],
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-    )
-    assert (done.returncode, done.stdout) == (0, "all came through\n"), done.stderr
+    assert on_four_ranks(tmp_path, STEPS.format(fits=fits, room=room)) == "all came through\n"
+
+
+SHARE = """
+import numpy as np
+from fedande_mpi import comm
+
+comm.fits = lambda size: {fits}
+comm._ONCE = 1000
+ranks = comm.connect()
+for n in (5000, 3000, 9999):
+    value = None
+    if ranks.rank == 0:
+        value = {{"large": np.arange(n), "odd": np.arange(n + 1001, dtype=np.int8), "small": np.arange(5.0), "n": n}}
+    got = ranks.share(value)
+    assert got["n"] == n and got["small"].tolist() == [0, 1, 2, 3, 4]
+    assert (got["large"] == np.arange(n)).all() and (got["odd"] == np.arange(n + 1001, dtype=np.int8)).all()
+    ranks.barrier()
+    if ranks.rank == 1:
+        got["large"][7] = -1
+    ranks.barrier()
+    assert (got["large"][7] == -1) == (ranks.rank == 1 or ({fits} and ranks.rank > 1)), ranks.rank
+if ranks.rank == 0:
+    print("all have it")
+"""
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_large_arrays_of_a_shared_value_are_held_once_where_there_is_room(tmp_path: Path, fits: bool) -> None:
+    assert on_four_ranks(tmp_path, SHARE.format(fits=fits)) == "all have it\n"
