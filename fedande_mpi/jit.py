@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache, update_wrapper
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -138,6 +140,22 @@ def is_cached(*functions: Callable[..., Any]) -> bool:
         if not file._load_index():
             return False
     return True
+
+
+@contextmanager
+def compiling() -> Iterator[None]:
+    """Put off the collection of garbage while much is compiled.
+
+    Numba makes objects by the million, most of which stay: looking through them again and again is a sixth of the
+    time to compile everything. All that is put off is 130 MiB.
+    """
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def reducing(function: _F) -> _F:
