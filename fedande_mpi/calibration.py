@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from fedande_mpi import evaluation, jit, local
+from fedande_mpi.cell import Cell
 from fedande_mpi.federation import run_unit
 from fedande_mpi.planning import arrange_unit, estimated_seconds
 from fedande_mpi.serial import SerialComm
@@ -16,6 +18,14 @@ from fedande_mpi.unit import Unit
 
 _SECONDS = 0.4
 """Planned length of the measured work; with a first run that loads the compiled code about a second in all."""
+
+
+def loops(cell: Cell) -> tuple[Callable[..., Any], ...]:
+    """Return the largest compiled loops that the units of a cell run; when these are on disk, so are the others."""
+    if not cell.weighted:
+        return (evaluation.score,)
+    in_batches = cell.in_rounds and cell.solver.local_steps > 0 and cell.optimizer == "compiled"
+    return (local.run_pairs if in_batches else local.finish, evaluation.score)
 
 
 def calibrate(unit: Unit) -> float | None:
@@ -35,7 +45,7 @@ def calibrate(unit: Unit) -> float | None:
         Measured seconds over estimated ones; None while there is no compiled code on disk, as compiling it would
         take longer than what is to be planned.
     """
-    if not jit.is_cached(local.run_pairs, evaluation.score):
+    if not jit.is_cached(*loops(unit.cell)):
         return None
     per_client = max(1, int(unit.n_rows.max(initial=1)))
     # the largest shape whose first client is planned to take no longer than the measurement may

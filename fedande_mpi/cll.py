@@ -379,16 +379,16 @@ def objective(problem: Problem, w: NDArray[np.float64], g: NDArray[np.float64]) 
         _join(p.residuals, p.n_touched, p.o)
     gradient(p.residuals, p.log_theta, p.child, p.cell_group, p.n_touched, p.n_groups, p.o, g)
     if p.l2 > 0.0:
-        value += penalty(p, w)
+        value += 0.5 * p.l2 * squared_distance(p, w)
         for i in range(p.n_groups * p.o):
             g[i] += p.l2 * (w[i] - p.centre[i])
     return value
 
 
 @compiled
-def penalty(problem: Problem, w: NDArray[np.float64]) -> float:
-    """Return l2/2 ||w - centre||^2 over the touched weights; the others stay at the centre."""
+def squared_distance(problem: Problem, w: NDArray[np.float64]) -> float:
+    """Return ||w - centre||^2 over the touched weights; the others stay at the centre."""
     total = 0.0
     for i in range(problem.n_groups * problem.o):
         total += (w[i] - problem.centre[i]) ** 2
-    return 0.5 * problem.l2 * total
+    return total

@@ -5,14 +5,16 @@ from __future__ import annotations
 import datetime
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedande_mpi import aggregation, evaluation, jit, local, recording
+from fedande_mpi import aggregation, jit, recording
 from fedande_mpi.balance import Balance
+from fedande_mpi.calibration import loops
 from fedande_mpi.cell import Cell
 from fedande_mpi.cellfile import CellFile, signature, stored_cell
 from fedande_mpi.checkpoint import Checkpoint, checkpoint_path, checkpoints, remove_checkpoint
@@ -113,7 +115,7 @@ def _serve(
     with shown:
         for note in experiment.skipped():
             shown.note(note)
-        _compile(comm, poll, needed=any(job.units for job in jobs))
+        _compile(comm, poll, [job.cell for job in jobs if job.units])
         complete = [job for job in jobs if not job.units]
         if len(complete) > _LISTED:
             shown.note(f"{len(complete)} of {len(jobs)} cells are complete")
@@ -133,32 +135,29 @@ def _serve(
     return [output / f"{job.info.name}.h5" for job in jobs]
 
 
-def _compile(comm: Communicator, poll: Callable[[], None], *, needed: bool) -> None:
-    """Have one rank compile for all when the machine code is not in the cache yet."""
-    if comm.size > 1 and needed and not jit.is_cached(local.run_pairs, evaluation.score):
-        warm_up()
+def _compile(comm: Communicator, poll: Callable[[], None], cells: list[Cell]) -> None:
+    """Have one rank compile for all what is not in the cache yet."""
+    missing = [cell for cell in cells if not jit.is_cached(*loops(cell))]
+    if missing:
+        warm_up(missing)
     comm.share(("start", None), poll)
     # loaded now, while the hosts load theirs, and not in the middle of the first round
     aggregation.server_step(np.ones((1, 1)), np.ones(1), 1.0, np.array([0, 1]))
 
 
-def warm_up() -> None:
-    """Run every compiled loop once, on next to nothing."""
-    for method in ("discriminative", "generative"):
-        cell = Cell(dataset="", n=1, method=method, scope="federated", clients=1)
-        X = np.array([[0, 1], [1, 0], [0, 0]], dtype=np.int32)
-        unit = Unit(
-            cell,
-            X,
-            np.array([0, 1, 0], dtype=np.int32),
-            np.array([2, 2]),
-            2,
-            "",
-            np.array([0, 0, -1], dtype=np.int32),
-            0,
-            0,
-        )
-        run_unit(SerialComm(), unit, arrange_unit(unit, 1))
+def warm_up(cells: Iterable[Cell]) -> None:
+    """Run the compiled loops of some cells once, on next to nothing."""
+    X = np.array([[0, 1], [1, 0], [0, 0]], dtype=np.int32)
+    y, owner = np.array([0, 1, 0], dtype=np.int32), np.array([0, 0, -1], dtype=np.int32)
+    kinds = {(cell.method, cell.scope, cell.optimizer, cell.solver.local_steps > 0) for cell in cells}
+    with jit.compiling():
+        for method, scope, optimizer, in_steps in sorted(kinds):
+            cell = Cell(dataset="", n=1, method=method, scope=scope, clients=1, optimizer=optimizer)
+            solver = replace(cell.solver, rounds=1, local_steps=int(in_steps))
+            section: dict[str, Any] = {method: solver} if cell.weighted else {}
+            cell = replace(cell, **section)
+            unit = Unit(cell, X, y, np.array([2, 2]), 2, "", owner, 0, 0)
+            run_unit(SerialComm(), unit, arrange_unit(unit, 1))
 
 
 def _work(comm: Communicator, poll: Callable[[], None]) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedande_mpi import ande, bundles, lbfgs, touched
-from fedande_mpi.cll import CHUNK, Problem, objective, penalty, stride
+from fedande_mpi.cll import CHUNK, Problem, objective, squared_distance, stride
 from fedande_mpi.jit import compiled
 from fedande_mpi.touched import Layout
 
@@ -302,7 +302,7 @@ def finish(
             updates[client, start + scratch.group_cell[g] * o + k] = state.x[g * o + k]
     value = state.value[0]
     if problem.l2 > 0.0:
-        value -= penalty(problem, state.x)
+        value -= 0.5 * problem.l2 * squared_distance(problem, state.x)
     report.objective[client, at] = value
     report.iterations[client, at] = state.counters[lbfgs.ITERATIONS]
     report.evaluations[client, at] = state.counters[lbfgs.EVALUATIONS]

@@ -28,8 +28,8 @@ from tests.small_data import make, make_unit, owners
 )
 def test_a_piece_of_work_in_the_shape_of_a_cell_is_measured(keys, monkeypatch):
     monkeypatch.setattr(calibration, "_SECONDS", 0.01)
-    warm_up()
     unit = make_unit(make(1, m=60, d=9), owners(1, 60, 4, 15), n=2, **keys)
+    warm_up([unit.cell])
     factor = calibration.calibrate(unit)
     assert factor is not None
     assert math.isfinite(factor)

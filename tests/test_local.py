@@ -82,10 +82,10 @@ def test_a_block_changes_no_bit():
     assert np.concatenate(parts, axis=1).tobytes() == whole.tobytes()
 
 
-@pytest.mark.parametrize("granularity", ["parameter", "attribute"])
-def test_a_long_pair_bit_by_bit_is_a_pair_in_a_batch(granularity):
+@pytest.mark.parametrize(("granularity", "l2"), [("parameter", 0.0), ("attribute", 0.0), ("parameter", 0.1)])
+def test_a_long_pair_bit_by_bit_is_a_pair_in_a_batch(granularity, l2):
     rows = make(5, m=40)
-    given = setup(rows, SIZES, ande.parent_sets(5, 1), granularity=granularity)
+    given = setup(rows, SIZES, ande.parent_sets(5, 1), granularity=granularity, l2=l2)
     expected = run(given, limit=40)
     updates = np.full_like(expected[0], np.nan)
     report = local.empty_report(4, 5)
