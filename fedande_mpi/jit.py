@@ -89,9 +89,15 @@ class _ForCallers(CompilerBase):
         return [passes.define_nopython_pipeline(state)]
 
 
+_REPLACED = ("_optimize_final_module", "_finalize_final_module", "get_pointer_to_function", "codegen")
+
+
 def _part(function: Callable[..., Any], fastmath: set[str]) -> Any:
     options: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    return numba.njit(error_model="numpy", fastmath=fastmath, pipeline_class=_ForCallers, **options)(function)
+    # a Numba that calls them otherwise compiles longer, and the same
+    if all(hasattr(JITCodeLibrary, name) for name in _REPLACED):
+        options["pipeline_class"] = _ForCallers
+    return numba.njit(error_model="numpy", fastmath=fastmath, **options)(function)
 
 
 class _Entry:
