@@ -100,12 +100,15 @@ def forwards(problem, w, times):
     p = problem
     lanes = cll.stride(p.o)
     last = p.z[cll.CHUNK * lanes :]
+    u = p.joint_u if p.n_joint > 0 else p.u
     total = 0.0
     for _ in range(times):
         cll.differences(w, p.log_theta, p.child, p.cell_group, p.n_touched, p.o, p.u)
+        if p.n_joint > 0:
+            cll.forward(p.members, 0, p.n_joint, p.n_members, p.o, p.u, u)
         for first in range(0, p.n_rows, cll.CHUNK):
             n = min(cll.CHUNK, p.n_rows - first)
-            cll.forward(p.factors, first, n, p.width, p.o, p.u, p.z)
+            cll.forward(p.factors, first, n, p.width, p.o, u, p.z)
             total += cll.softmax(n, p.o, p.z, last)
     return total
 
@@ -135,6 +138,17 @@ def plain_loop(factors, width, h, u, r, z, times):
                     r[at + k] += z[k]
 
 
+def cells_of(problem: cll.Problem, width: int) -> Any:
+    """Return the cells of every row, ``(n_rows, width)``, however it lists them."""
+    p = problem
+    lists = p.factors[: p.n_rows * p.width].reshape(p.n_rows, p.width)
+    if p.n_joint:
+        members = p.members[: p.n_joint * p.n_members].reshape(p.n_joint, p.n_members)
+        # what stands for none is larger than any cell
+        lists = np.sort(members[lists].reshape(p.n_rows, -1), axis=1)[:, :width]
+    return np.ascontiguousarray(lists)
+
+
 def aligned(size):
     """Return ones that begin at a cache line, which the triad's speed hangs on."""
     room = np.ones(size + 8)
@@ -145,11 +159,11 @@ def aligned(size):
 class Sparse:
     """The same objective with ``scipy.sparse``: rows x cells, a one for every factor that a row uses."""
 
-    def __init__(self, problem: cll.Problem) -> None:
+    def __init__(self, problem: cll.Problem, cells: Any) -> None:
         p = problem
-        size = p.n_rows * p.width
-        indices = p.factors[:size].astype(np.int32)
-        rows = np.arange(0, size + 1, p.width, dtype=np.int32)
+        indices = cells.ravel().astype(np.int32)
+        rows = np.arange(0, cells.size + 1, cells.shape[1], dtype=np.int32)
+        size = cells.size
         shape = (p.n_rows, p.n_touched + 1)
         self.A = sparse.csr_matrix((np.ones(size), indices, rows), shape=shape)
         self.At = self.A.T.tocsr()
@@ -204,19 +218,21 @@ def kernel(setting: Setting) -> Section:
             size = p.n_groups * p.o
             w, g = x[:size].copy(), np.empty(size)
             h = p.o - 1
-            unit = p.n_rows * p.width * h
+            width = given.layout.children.shape[1] + 1
+            unit = p.n_rows * width * h
             times = 1 if setting.quick else max(1, int(2e7 / (unit * 2.0)))
-            other = Sparse(p)
+            cells = cells_of(p, width)
+            other = Sparse(p, cells)
             value, gradient = other.objective(w)
             assert abs(value - cll.objective(p, w, g)) < 1e-9 * abs(value)
             np.testing.assert_allclose(gradient, g, atol=1e-8 * max(1.0, abs(g).max()))
             u, r, z = np.ones((p.n_touched + 1) * h), np.zeros((p.n_touched + 1) * h), np.zeros(h)
-            factors = p.factors[: p.n_rows * p.width].copy()
+            factors = cells.ravel()
             calls = {
                 "objective": partial(objectives, p, w, g, times),
                 "forward": partial(forwards, p, w, times),
                 "triad": partial(triad, a, b, c, 0.5, max(1, times * unit // 1500)),
-                "plain loop": partial(plain_loop, factors, p.width, h, u, r, z, times),
+                "plain loop": partial(plain_loop, factors, width, h, u, r, z, times),
                 "scipy.sparse": partial(_sparse_times, other, w, max(1, times // 4)),
             }
             if pair == 0:
