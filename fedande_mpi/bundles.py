@@ -23,6 +23,12 @@ ROWS_PER_CELL = 4
 LARGEST = 256
 """Combinations of a bundle: the sums of one state's joint cells are to stay in the second-level cache."""
 
+MOST_CHILDREN = 8
+"""Children of a bundle."""
+
+MOST_JOINT = 2**17
+"""Joint cells of a parent set: buffers for them are to stay small however many rows there are."""
+
 _OVERHEAD = 4
 """What a list costs beyond its entries, in entries."""
 
@@ -55,19 +61,28 @@ class Lists(NamedTuple):
 @compiled
 def joint_capacity(n_rows: int, n_children: int) -> int:
     """Return the most joint cells that rows are bundled into."""
-    return n_rows * n_children // ROWS_PER_CELL
+    return min(MOST_JOINT, n_rows * n_children // ROWS_PER_CELL)
+
+
+@compiled
+def member_capacity(n_rows: int, n_children: int) -> int:
+    """Return the most members that all their joint cells have."""
+    return joint_capacity(n_rows, n_children) * (min(n_children, MOST_CHILDREN) + 1)
 
 
 @inlined
-def _plan(sizes: NDArray[np.int64], largest: int, begin: NDArray[np.int64]) -> tuple[int, int, int]:
+def _plan(
+    sizes: NDArray[np.int64], n_states: int, largest: int, begin: NDArray[np.int64]
+) -> tuple[int, int, int]:
     """Put neighbouring children of these ``sizes`` into bundles of at most `largest` combinations, or of one child.
 
-    Returns the number of bundles, which start at ``begin``, the most members and the most combinations of one.
+    Returns the number of bundles, which start at ``begin``, the most members and the most combinations of one; no
+    bundles where they are not worth it or too large.
     """
     n_bundles = n_members = widest = 0
     product = 1
     for j in range(sizes.size):
-        if j == 0 or product * sizes[j] > largest:
+        if j == 0 or product * sizes[j] > largest or j - begin[n_bundles - 1] == MOST_CHILDREN:
             begin[n_bundles] = j
             n_bundles += 1
             product = 1
@@ -76,6 +91,8 @@ def _plan(sizes: NDArray[np.int64], largest: int, begin: NDArray[np.int64]) -> t
         # the first has the parents cell too
         n_members = max(n_members, j + 1 - begin[n_bundles - 1] + int(n_bundles == 1))
     begin[n_bundles] = sizes.size
+    if 4 * n_bundles > 3 * (sizes.size + 1) or widest > largest or n_states * n_bundles * widest > MOST_JOINT:
+        return 0, 0, 0
     return n_bundles, n_members, widest
 
 
@@ -110,7 +127,7 @@ def index_rows(
         For each used row its list. Of cells: its parents cell (the prior for n = 0), then one per child; the
         number of touched cells stands for a missing child. Of joint cells: one per bundle, the parents cell among
         the members of the first.
-    members : (joint_capacity * (d - n + 1),) uint32, out
+    members : (member_capacity,) uint32, out
         For each joint cell its cells, of which the number of touched cells stands for none.
     cell : (capacity,) int64, out
         Position of each touched cell among the cells of the parent set.
@@ -141,8 +158,8 @@ def index_rows(
     largest = min(LARGEST, n_used // (ROWS_PER_CELL * max(1, n_occurring)))
     begin = np.empty(children.size + 1, dtype=np.int64)
     slots = block.arity[children]
-    n_bundles, n_members, widest = _plan(slots, largest, begin)
-    if 4 * n_bundles <= 3 * (children.size + 1) and widest <= largest:
+    n_bundles, n_members, widest = _plan(slots, n_occurring, largest, begin)
+    if n_bundles > 0:
         signs = 0
         for r in range(rows.size):
             for j in range(X.shape[1]):
@@ -150,8 +167,8 @@ def index_rows(
         if signs < 0:  # a missing value is one more
             for j in range(children.size):
                 slots[j] += 1
-            n_bundles, n_members, widest = _plan(slots, largest, begin)
-    if 4 * n_bundles <= 3 * (children.size + 1) and widest <= largest:
+            n_bundles, n_members, widest = _plan(slots, n_occurring, largest, begin)
+    if n_bundles > 0:
         n_touched, n_joint = _list_joint_cells(
             X,
             y,

@@ -106,10 +106,14 @@ class MpiComm:
         self._leaving = world.Dup()
         self.ranks_here = self._machines.count(self._machines[self.rank])
 
-    def grid(self, n_groups: int, n_shards: int, room: int = 0) -> Grid:
+    def grid(
+        self, n_groups: int, n_shards: int, room: int = 0, poll: Callable[[], None] = lambda: None
+    ) -> Grid:
         """Arrange the hosts in `n_groups` x `n_shards`; the last arrangement is kept while it does."""
         key = (n_groups, n_shards)
         if self._grid is None or self._grid[0] != key or self._grid[1].room < room:
+            # what follows waits in the library, where no signal is seen: not before all are here
+            self.barrier(poll)
             if self._grid is not None:
                 self._grid[1].free()
             self._grid = (key, _MpiGrid(self._world, n_groups, n_shards, room, self._machines))
@@ -146,6 +150,7 @@ class MpiComm:
         bounds = np.cumsum([0, *(-(-size // 8) * 8 for size in sizes)])
         memory = np.zeros(0, dtype=np.uint8)
         if sizes:
+            yield from wait(self._world.Ibarrier())  # as in `grid`
             memory = self._room_for_all(int(bounds[-1]))
             for array, at in zip(arrays, bounds, strict=False):
                 memory[at : at + array.size] = array

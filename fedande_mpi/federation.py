@@ -130,7 +130,7 @@ def _run_unit(
     keeper: Keeper,
     where: Where,
 ) -> UnitResult | None:
-    grid = comm.grid(arrangement.n_groups, arrangement.n_shards, room(unit, arrangement))
+    grid = comm.grid(arrangement.n_groups, arrangement.n_shards, room(unit, arrangement), poll)
     server = Server(unit, arrangement, where, got_on=got_on, keeper=keeper)
     programs: list[Program[Any]] = [server.shard(link, at) for at, link in enumerate(grid.server_links)]
     host = None

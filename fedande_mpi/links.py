@@ -77,8 +77,11 @@ class Communicator(Protocol):
     ranks_here: int
     """Ranks that share this machine."""
 
-    def grid(self, n_groups: int, n_shards: int, room: int = 0) -> Grid:
-        """Arrange the hosts, with `room` bytes of each that its server can see, if it may; collective."""
+    def grid(self, n_groups: int, n_shards: int, room: int = 0, poll: Callable[[], None] = ...) -> Grid:
+        """Arrange the hosts, with `room` bytes of each that its server can see, if it may; collective.
+
+        `poll` is called while waiting and may raise.
+        """
 
     def share(self, value: T | None, poll: Callable[[], None] = ...) -> T:
         """Return rank 0's value on every rank; collective. `poll` is called while waiting and may raise.

@@ -167,7 +167,7 @@ def allocate(capacity: int, max_rows: int, n_children: int, o: int) -> Scratch:
         np.empty(cells * stride(o)),
         np.empty(CHUNK * (stride(o) + 1)),
         np.empty(4 * cells if o == 2 else cells * stride(o)),
-        np.empty(joint_cells * (n_children + 1), dtype=np.uint32),
+        np.empty(bundles.member_capacity(max_rows, n_children), dtype=np.uint32),
         np.empty(joint_cells * stride(o)),
         np.empty(4 * joint_cells if o == 2 else joint_cells * stride(o)),
     )

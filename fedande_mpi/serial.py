@@ -112,7 +112,9 @@ class SerialComm:
     size = 1
     ranks_here = 1
 
-    def grid(self, n_groups: int, n_shards: int, room: int = 0) -> Grid:
+    def grid(
+        self, n_groups: int, n_shards: int, room: int = 0, poll: Callable[[], None] = lambda: None
+    ) -> Grid:
         """Return the 1 x 1 grid."""
         if (n_groups, n_shards) != (1, 1):
             raise ValueError(f"one process has a 1 x 1 grid, not {n_groups} x {n_shards}")

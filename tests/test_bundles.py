@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedande_mpi import ande
+from fedande_mpi import ande, bundles
 from tests.small_data import indexed, make
 
 
@@ -77,3 +77,23 @@ def test_a_row_lists_less():
     lists = index["lists"]
     assert lists.length < 5
     assert lists.n_joint * 4 < lists.n_used * lists.length
+
+
+def test_a_bundle_has_few_members_and_buffers_stay_small():
+    X = np.zeros((3000, 20), dtype=np.int32)
+    X[::7, ::3] = 1
+    rows = make(3, m=3000)._replace(X=X, arity=np.repeat([2, 1, 1, 2], 5))
+    index = indexed(rows, np.arange(3000), np.array([19]))
+    assert index["untouched"]
+    assert 0 < index["lists"].n_members <= bundles.MOST_CHILDREN + 1
+    assert bundles.joint_capacity(10**9, 100) == bundles.MOST_JOINT
+
+
+def test_so_many_states_that_their_combinations_would_fill_memory_are_left_alone():
+    rng = np.random.default_rng(4)
+    m, q = 40_000, 400
+    X = np.column_stack([np.arange(m) % q, rng.integers(0, 2, (m, 100))]).astype(np.int32)
+    rows = make(4, m=m)._replace(X=X, arity=np.array([q] + [2] * 100))
+    few = rows._replace(X=X[:, :13].copy(), arity=rows.arity[:13])
+    assert indexed(few, np.arange(m), np.array([0]))["lists"].n_joint > 0
+    assert indexed(rows, np.arange(m), np.array([0]))["lists"].n_joint == 0
