@@ -31,7 +31,7 @@ def main() -> None:
         repeats, warm = spec.pop("repeats", 1), spec.pop("warm", 1)
         data = comm.share(load_dataset(source, data_dir=data_dir) if comm.rank == 0 else None)
         unit = unit_of(data, **spec)
-        warm_up([unit.cell])
+        warm_up([(unit.cell, False)])
         if warm:
             first = unit_of(data, **spec | {"rounds": warm})
             run_unit(comm, first, arrange_unit(first, comm.size))

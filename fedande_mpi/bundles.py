@@ -26,8 +26,8 @@ LARGEST = 256
 MOST_CHILDREN = 8
 """Children of a bundle."""
 
-MOST_JOINT = 2**17
-"""Joint cells of a parent set: buffers for them are to stay small however many rows there are."""
+MOST_BYTES = 2**24
+"""Of buffers for the joint cells of a parent set: they stay small however many rows and classes there are."""
 
 _OVERHEAD = 4
 """What a list costs beyond its entries, in entries."""
@@ -59,20 +59,21 @@ class Lists(NamedTuple):
 
 
 @compiled
-def joint_capacity(n_rows: int, n_children: int) -> int:
+def joint_capacity(n_rows: int, n_children: int, o: int) -> int:
     """Return the most joint cells that rows are bundled into."""
-    return min(MOST_JOINT, n_rows * n_children // ROWS_PER_CELL)
+    # their members, counts, differences and residuals
+    return min(MOST_BYTES // (128 + 24 * o), n_rows * n_children // ROWS_PER_CELL)
 
 
 @compiled
-def member_capacity(n_rows: int, n_children: int) -> int:
+def member_capacity(n_rows: int, n_children: int, o: int) -> int:
     """Return the most members that all their joint cells have."""
-    return joint_capacity(n_rows, n_children) * (min(n_children, MOST_CHILDREN) + 1)
+    return joint_capacity(n_rows, n_children, o) * (min(n_children, MOST_CHILDREN) + 1)
 
 
 @inlined
 def _plan(
-    sizes: NDArray[np.int64], n_states: int, largest: int, begin: NDArray[np.int64]
+    sizes: NDArray[np.int64], n_states: int, largest: int, most: int, begin: NDArray[np.int64]
 ) -> tuple[int, int, int]:
     """Put neighbouring children of these ``sizes`` into bundles of at most `largest` combinations, or of one child.
 
@@ -91,7 +92,7 @@ def _plan(
         # the first has the parents cell too
         n_members = max(n_members, j + 1 - begin[n_bundles - 1] + int(n_bundles == 1))
     begin[n_bundles] = sizes.size
-    if 4 * n_bundles > 3 * (sizes.size + 1) or widest > largest or n_states * n_bundles * widest > MOST_JOINT:
+    if 4 * n_bundles > 3 * (sizes.size + 1) or widest > largest or n_states * n_bundles * widest > most:
         return 0, 0, 0
     return n_bundles, n_members, widest
 
@@ -156,9 +157,10 @@ def index_rows(
     for s in range(n_states):
         n_occurring += int(start[s + 1] > start[s])
     largest = min(LARGEST, n_used // (ROWS_PER_CELL * max(1, n_occurring)))
+    most = joint_capacity(n_used, children.size, o)
     begin = np.empty(children.size + 1, dtype=np.int64)
     slots = block.arity[children]
-    n_bundles, n_members, widest = _plan(slots, n_occurring, largest, begin)
+    n_bundles, n_members, widest = _plan(slots, n_occurring, largest, most, begin)
     if n_bundles > 0:
         signs = 0
         for r in range(rows.size):
@@ -167,7 +169,7 @@ def index_rows(
         if signs < 0:  # a missing value is one more
             for j in range(children.size):
                 slots[j] += 1
-            n_bundles, n_members, widest = _plan(slots, n_occurring, largest, begin)
+            n_bundles, n_members, widest = _plan(slots, n_occurring, largest, most, begin)
     if n_bundles > 0:
         n_touched, n_joint = _list_joint_cells(
             X,
@@ -309,7 +311,7 @@ def _list_joint_cells(
         for j in range(begin[b + 1] - 2, begin[b] - 1, -1):
             scale[j] = scale[j + 1] * slots[j + 1]
     found = np.full(n_bundles * widest, -1)
-    most = joint_capacity(n_used, n_children)
+    most = joint_capacity(n_used, n_children, o)
     code_of = np.empty(most, dtype=np.int64)
     bundle_of = np.empty(most, dtype=np.int64)
     joint_counts = np.empty(most * o, dtype=np.int64)

@@ -25,7 +25,7 @@ IntArray = NDArray[np.int64]
 BLOCK_BYTES = 64 * 2**20
 """Log-probabilities and weights of the parent sets that are in work at one time."""
 
-_STEP_WORK, _SCORE_WORK = 5e7, 1e8
+_STEP_WORK = 5e7
 """Row x factor x class visits per compiled call, about a quarter of a second: signals wait no longer."""
 
 
@@ -307,7 +307,7 @@ def _score_block(
     top: FloatArray,
     sums: metrics.Sums,
 ) -> None:
-    counts, o, m = model.counts[0], model.n_classes, test.y.size
+    counts, o = model.counts[0], model.n_classes
     layout = touched.layout(counts.sets[block], model.arity, o)
     pooled = log_theta(model, block)
     start = counts.bounds[block] - counts.bounds[block.start]
@@ -325,10 +325,8 @@ def _score_block(
         np.empty(0, dtype=np.int32),
         np.zeros(2, dtype=np.int64),
     )
-    rows_per_call = max(1, int(_SCORE_WORK / ((layout.children.shape[1] + 1) * o)))
     for at in range(len(layout.n_states)):
-        for first in range(0, m, rows_per_call):
-            last = min(m, first + rows_per_call)
+        for first, last in evaluation.pieces(layout, test.y.size):
             evaluation.score(
                 test, first, last, nobody, layout, theta, scoring, at, at + 1, 0, 1, maxima_only, top, sums
             )

@@ -37,7 +37,9 @@ def _mpi() -> Any:
 
 
 class _MpiGrid:
-    def __init__(self, world: Any, n_groups: int, n_shards: int, room: int, machines: Sequence[int]) -> None:
+    def __init__(
+        self, world: Any, n_groups: int, n_shards: int, room: tuple[int, int], machines: Sequence[int]
+    ) -> None:
         rank = world.Get_rank()
         hosts = world.Get_size() - 1
         assert n_groups * n_shards <= hosts
@@ -54,7 +56,7 @@ class _MpiGrid:
             for shard in range(n_shards)
             if all(machines[1 + shard * n_groups + group] == machines[0] for group in range(n_groups))
         ]
-        if not world.bcast(room > 0 and fits(room * (n_groups + 1) * len(near)), root=0):
+        if not world.bcast(fits((room[0] + n_groups * room[1]) * len(near)), root=0):
             near = []
         everyone = world.Get_group()
         if 1 <= rank <= n_groups * n_shards:
@@ -65,7 +67,7 @@ class _MpiGrid:
             if rank in members:
                 comm = world.Create_group(everyone.Incl(members), tag=shard)
                 self._comms.append(comm)
-                window = Window(_mpi(), comm, room) if shard in near else None
+                window = Window(_mpi(), comm, room[min(rank, 1)]) if shard in near and room[1] else None
                 self._windows += [window] if window is not None else []
                 links.append(MpiLink(_mpi(), comm, window))
         if rank == 0:
@@ -107,35 +109,39 @@ class MpiComm:
         self.ranks_here = self._machines.count(self._machines[self.rank])
 
     def grid(
-        self, n_groups: int, n_shards: int, room: int = 0, poll: Callable[[], None] = lambda: None
+        self,
+        n_groups: int,
+        n_shards: int,
+        room: tuple[int, int] = (0, 0),
+        poll: Callable[[], None] = lambda: None,
     ) -> Grid:
         """Arrange the hosts in `n_groups` x `n_shards`; the last arrangement is kept while it does."""
         key = (n_groups, n_shards)
-        if self._grid is None or self._grid[0] != key or self._grid[1].room < room:
+        kept = None if self._grid is None or self._grid[0] != key else self._grid[1].room
+        if kept is None or kept[0] < room[0] or kept[1] < room[1]:
             # what follows waits in the library, where no signal is seen: not before all are here
             self.barrier(poll)
             if self._grid is not None:
                 self._grid[1].free()
             self._grid = (key, _MpiGrid(self._world, n_groups, n_shards, room, self._machines))
+        assert self._grid is not None
         return self._grid[1]
 
-    def share(self, value: T | None, poll: Callable[[], None] = lambda: None) -> T:
-        """Return rank 0's value on every rank; it travels as a pickle, outside any round.
+    def share(self, value: T | None, poll: Callable[[], None] = lambda: None, *, once: bool = False) -> T:
+        """Return rank 0's value on every rank; it travels as a pickle, outside any round."""
+        return drive([self._share(value, once=once)], poll)[0]  # type: ignore[no-any-return]
 
-        Its large arrays are held once for each machine, for all to read, until the next value that has some.
-        """
-        return drive([self._share(value)], poll)[0]  # type: ignore[no-any-return]
-
-    def _share(self, value: T | None) -> Program[T]:
+    def _share(self, value: T | None, *, once: bool) -> Program[T]:
         data = np.zeros(0, dtype=np.uint8)
         size = np.zeros(1, dtype=np.int64)
         arrays: list[Array] = []
 
         def stays(buffer: pickle.PickleBuffer) -> bool:
             raw = buffer.raw()
-            if raw.nbytes >= _ONCE:
+            if once and raw.nbytes >= _ONCE:
                 arrays.append(np.frombuffer(raw, dtype=np.uint8))
-            return raw.nbytes < _ONCE
+                return False
+            return True
 
         if self.rank == 0:
             rest = pickle.dumps(value, protocol=5, buffer_callback=stays)
@@ -166,6 +172,7 @@ class MpiComm:
                     yield from wait(self._node.Ibcast(piece, root=0))
         if value is not None:
             return value
+        memory.flags.writeable = False
         return pickle.loads(  # type: ignore[no-any-return]
             rest, buffers=[memory[at : at + size] for at, size in zip(bounds, sizes, strict=False)]
         )

@@ -6,6 +6,15 @@ is from them.
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+CALL_SECONDS = 0.15
+"""Aim for one compiled call, by costs that may be three times as much; signals and other ranks' failures are noticed
+between calls. A (client, parent set) pair of more than twice that does some iterations per call."""
+
 PER_STEP = 1.0e-9
 """An evaluation of the objective: per row, factor and class difference (0.4 for many classes, 2.6 for tiny clients)."""
 
@@ -23,3 +32,12 @@ PER_DRAW = 1.2e-7
 
 EVALUATIONS = 1.25
 """Evaluations of the objective for an iteration of the optimiser."""
+
+
+def pair_seconds(n_rows: ArrayLike, width: int, o: int, n_cells: int, iterations: int) -> Any:
+    """Return the seconds of a pair's local steps; ``n_rows`` may be an array.
+
+    A row has `width` factors, and touches some of `n_cells` cells, of o weights each.
+    """
+    evaluations = PER_STEP * width * max(1, o - 1) * EVALUATIONS * iterations
+    return np.asarray(n_rows) * evaluations + 1e-5 + PER_WEIGHT * n_cells * o * (4 + 2 * iterations)

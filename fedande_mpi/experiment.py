@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -115,7 +115,7 @@ def _serve(
     with shown:
         for note in experiment.skipped():
             shown.note(note)
-        _compile(comm, poll, [job.cell for job in jobs if job.units])
+        _compile(comm, poll, [(job.cell, job.plan.long_pairs) for job in jobs if job.units])
         complete = [job for job in jobs if not job.units]
         if len(complete) > _LISTED:
             shown.note(f"{len(complete)} of {len(jobs)} cells are complete")
@@ -135,9 +135,9 @@ def _serve(
     return [output / f"{job.info.name}.h5" for job in jobs]
 
 
-def _compile(comm: Communicator, poll: Callable[[], None], cells: list[Cell]) -> None:
+def _compile(comm: Communicator, poll: Callable[[], None], cells: list[tuple[Cell, bool]]) -> None:
     """Have one rank compile for all what is not in the cache yet."""
-    missing = [cell for cell in cells if not jit.is_cached(*loops(cell))]
+    missing = [(cell, long) for cell, long in cells if not jit.is_cached(*loops(cell, long_pairs=long))]
     if missing:
         warm_up(missing)
     comm.share(("start", None), poll)
@@ -145,11 +145,15 @@ def _compile(comm: Communicator, poll: Callable[[], None], cells: list[Cell]) ->
     aggregation.server_step(np.ones((1, 1)), np.ones(1), 1.0, np.array([0, 1]))
 
 
-def warm_up(cells: Iterable[Cell]) -> None:
-    """Run the compiled loops of some cells once, on next to nothing."""
+def warm_up(cells: Iterable[tuple[Cell, bool]]) -> None:
+    """Run the compiled loops of some cells once, on next to nothing; each says whether it has long pairs."""
     X = np.array([[0, 1], [1, 0], [0, 0]], dtype=np.int32)
     y, owner = np.array([0, 1, 0], dtype=np.int32), np.array([0, 0, -1], dtype=np.int32)
-    kinds = {(cell.method, cell.scope, cell.optimizer, cell.solver.local_steps > 0) for cell in cells}
+    kinds = set()
+    for cell, long_pairs in cells:
+        kinds.add((cell.method, cell.scope, cell.optimizer, cell.solver.local_steps > 0))
+        if long_pairs:  # which are done as those to convergence
+            kinds.add((cell.method, cell.scope, cell.optimizer, False))
     with jit.compiling():
         for method, scope, optimizer, in_steps in sorted(kinds):
             cell = Cell(dataset="", n=1, method=method, scope=scope, clients=1, optimizer=optimizer)
@@ -164,10 +168,9 @@ def _work(comm: Communicator, poll: Callable[[], None]) -> None:
     """Compute the units that rank 0 announces."""
     dataset: Dataset | None = None
     while True:
-        message: tuple[str, Any] = comm.share(None, poll)
-        kind, content = message
+        kind, content = comm.share(cast(tuple[str, Any] | None, None), poll)
         if kind == "data":
-            dataset = content
+            dataset = comm.share(cast(Dataset | None, None), poll, once=True)
         elif kind == "unit":
             cell, repeat, fold, done = content
             assert dataset is not None
@@ -258,7 +261,8 @@ class Runner:
             return
         dataset = self.data(cell)
         if dataset is not self._told:
-            self.comm.share(("data", dataset), self.poll)
+            self.comm.share(("data", None), self.poll)
+            self.comm.share(dataset, self.poll, once=True)
             self._told = dataset
         if job.plan.arrangement.idle:
             progress.note(f"{cell}: {job.plan.arrangement.idle} of {self.comm.size} ranks have no work")

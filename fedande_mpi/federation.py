@@ -104,11 +104,11 @@ def run_unit(
         raise
 
 
-def room(unit: Unit, arrangement: Arrangement) -> int:
-    """Return the bytes of the largest block that a host hands over in one go, be it rows or a sum."""
+def room(unit: Unit, arrangement: Arrangement) -> tuple[int, int]:
+    """Return the bytes of the largest block of weights or sums, and of what a host hands over of one in one go."""
 
     def widest(granularity: str) -> int:
-        return max(
+        return 8 * max(
             int(unit.bounds(unit.sets[shard[block]], granularity)[-1])
             for shard, blocks in zip(arrangement.shards, arrangement.blocks, strict=True)
             for block in blocks
@@ -116,9 +116,10 @@ def room(unit: Unit, arrangement: Arrangement) -> int:
 
     sums = widest("parameter") if unit.pools else 0
     if not unit.cell.in_rounds:
-        return 8 * sums
+        return sums, sums
+    weights = widest(unit.granularity)
     rows = max(arrangement.counts) if unit.cell.transport == "gather" else 1
-    return 8 * max(sums, rows * widest(unit.granularity))
+    return max(sums, weights), max(sums, rows * weights)
 
 
 def _run_unit(

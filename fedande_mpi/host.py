@@ -20,10 +20,6 @@ from fedande_mpi.unit import Clock, Unit, Where
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-CALL_SECONDS = 0.15
-"""Aim for one compiled call, by costs that may be three times as much; signals and other ranks' failures are noticed
-between calls."""
-
 
 @dataclass
 class Block:
@@ -170,7 +166,7 @@ class Host:
         everyone = self.clients._replace(start=self.clients.start[[0, -1]])
         row = np.zeros((1, int(bounds[-1])))
         cost = self.clients.y.size * (block.layout.children.shape[1] + 1) * costs.PER_COUNT
-        for batch in batches([cost] * n_sets, CALL_SECONDS):
+        for batch in batches([cost] * n_sets, costs.CALL_SECONDS):
             sets = np.arange(batch.start, batch.stop)
             with self.clock("local", 0):
                 local.count_pairs(everyone, block.layout, np.zeros_like(sets), sets, bounds[:-1], row)
@@ -290,21 +286,20 @@ class Host:
         capacity = touched.capacity(block.layout, self.max_rows)
         n_sets = len(block.sets)
         rows = np.diff(self.clients.start).astype(np.float64)
-        per_evaluation = costs.PER_STEP * (block.layout.children.shape[1] + 1) * max(1, unit.n_classes - 1)
         pair_client = np.repeat(np.arange(len(self.members)), n_sets)
         pair_set = np.tile(np.arange(n_sets), len(self.members))
+        width = block.layout.children.shape[1] + 1
         iterations = min(max_iterations, 15_000)
-        per_pair = 1e-5 + costs.PER_WEIGHT * capacity * unit.n_classes * (4 + 2 * iterations)
-        loads = np.repeat(rows, n_sets) * per_evaluation * costs.EVALUATIONS * iterations + per_pair
+        loads = np.repeat(costs.pair_seconds(rows, width, unit.n_classes, capacity, iterations), n_sets)
         report = local.empty_report(len(self.members), n_sets)
         one_by_one = to_convergence or unit.cell.optimizer == "scipy"
-        limit = 0.0 if one_by_one else CALL_SECONDS
+        limit = 0.0 if one_by_one else costs.CALL_SECONDS
         for batch in batches(loads, limit):
             first = batch.start
             self.where.client = self.members.start + int(pair_client[first])
             self.where.parents = tuple(int(j) for j in block.sets[pair_set[first]])
             with self.clock("local", position):
-                if one_by_one or loads[first] > 2 * CALL_SECONDS:
+                if one_by_one or loads[first] > 2 * costs.CALL_SECONDS:
                     pair = int(pair_client[first]), int(pair_set[first])
                     yield from self._long_pair(block, state, pair, max_iterations, capacity, updates, report)
                 else:
@@ -348,7 +343,7 @@ class Host:
         else:
             lbfgs.begin(state)
             seconds = costs.PER_STEP * problem.n_rows * (n_children + 1) * max(1, o - 1) + 1e-6
-            stride = max(1, int(CALL_SECONDS / (costs.EVALUATIONS * seconds)))
+            stride = max(1, int(costs.CALL_SECONDS / (costs.EVALUATIONS * seconds)))
             while state.counters[lbfgs.STATUS] == lbfgs.RUNNING:
                 until = int(state.counters[lbfgs.ITERATIONS]) + stride
                 lbfgs.advance(problem, state, max_iterations, until)
@@ -371,18 +366,18 @@ class Host:
         )
         width = block.layout.children.shape[1] + 1
         per_row = costs.PER_SCORE * width * unit.n_classes
-        m = self.held_out.y.size
-        rows_per_call = max(1, int(CALL_SECONDS / per_row))
+        pieces = evaluation.pieces(block.layout, self.held_out.y.size)
+        most = max((last - first for first, last in pieces), default=0)
         rows = np.diff(self.clients.start) if not unit.pools else np.zeros(1)
-        loads = np.asarray(rows * costs.PER_SCORE * width + min(m, rows_per_call) * per_row)[:n_scored]
-        for sets in evaluation.together(block.layout, min(m, rows_per_call)):
-            for batch in batches(loads * (sets.stop - sets.start), CALL_SECONDS):
-                for first in range(0, m, rows_per_call):
+        loads = np.asarray(rows * costs.PER_SCORE * width + most * per_row)[:n_scored]
+        for sets in evaluation.together(block.layout, most):
+            for batch in batches(loads * (sets.stop - sets.start), costs.CALL_SECONDS):
+                for first, last in pieces:
                     with self.clock("evaluate", position):
                         evaluation.score(
                             self.held_out,
                             first,
-                            min(m, first + rows_per_call),
+                            last,
                             self.clients,
                             block.layout,
                             block.theta,

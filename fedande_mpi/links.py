@@ -77,17 +77,24 @@ class Communicator(Protocol):
     ranks_here: int
     """Ranks that share this machine."""
 
-    def grid(self, n_groups: int, n_shards: int, room: int = 0, poll: Callable[[], None] = ...) -> Grid:
-        """Arrange the hosts, with `room` bytes of each that its server can see, if it may; collective.
+    def grid(
+        self,
+        n_groups: int,
+        n_shards: int,
+        room: tuple[int, int] = (0, 0),
+        poll: Callable[[], None] = ...,
+    ) -> Grid:
+        """Arrange the hosts; collective.
 
-        `poll` is called while waiting and may raise.
+        `room` is what server and hosts can see of each other, if they may: bytes of the server for each shard, and
+        of every host. `poll` is called while waiting and may raise.
         """
 
-    def share(self, value: T | None, poll: Callable[[], None] = ...) -> T:
+    def share(self, value: T | None, poll: Callable[[], None] = ..., *, once: bool = False) -> T:
         """Return rank 0's value on every rank; collective. `poll` is called while waiting and may raise.
 
-        Large arrays in it may be common to several ranks and are there until the next call that has some: not to be
-        written to.
+        With ``once``, which all ranks give alike, a machine holds its large arrays once, read-only, until the next such
+        call.
         """
 
     def collect(self, value: T) -> Program[list[T]]:

@@ -152,7 +152,7 @@ def theta_rule(
 def allocate(capacity: int, max_rows: int, n_children: int, o: int) -> Scratch:
     """Return buffers for pairs of at most `max_rows` rows and `capacity` touched cells."""
     cells = capacity + 1
-    joint_cells = bundles.joint_capacity(max_rows, n_children) + 1
+    joint_cells = bundles.joint_capacity(max_rows, n_children, o) + 1
     return Scratch(
         np.empty(max_rows, dtype=np.int64),
         np.empty(max_rows * (n_children + 1), dtype=np.uint32),
@@ -167,7 +167,7 @@ def allocate(capacity: int, max_rows: int, n_children: int, o: int) -> Scratch:
         np.empty(cells * stride(o)),
         np.empty(CHUNK * (stride(o) + 1)),
         np.empty(4 * cells if o == 2 else cells * stride(o)),
-        np.empty(bundles.member_capacity(max_rows, n_children), dtype=np.uint32),
+        np.empty(bundles.member_capacity(max_rows, n_children, o), dtype=np.uint32),
         np.empty(joint_cells * stride(o)),
         np.empty(4 * joint_cells if o == 2 else joint_cells * stride(o)),
     )

@@ -39,7 +39,11 @@ class MpiLink:
 
     def broadcast(self, buffer: Array) -> Program[None]:
         """Copy the root's buffer into everyone's."""
-        if buffer.nbytes > _LARGE and self.window is not None and buffer.nbytes <= self.window.room:
+        if (
+            buffer.nbytes > _LARGE
+            and self.window is not None
+            and buffer.nbytes <= self.window.memories[0].nbytes
+        ):
             yield from self._broadcast_in(self.window, buffer)
             return
         if buffer.nbytes > _LARGE:
@@ -97,7 +101,7 @@ class MpiLink:
         large = buffer.nbytes > _LARGE
         if large:
             yield from wait(self.comm.Ibarrier())
-            if self.window is not None and buffer.nbytes <= self.window.room:
+            if self.window is not None and buffer.nbytes <= self.window.memories[1].nbytes:
                 yield from self._total_in(self.window, buffer)
                 return
         for piece in pieces(buffer):
@@ -109,15 +113,15 @@ class MpiLink:
 
     def _total_in(self, window: Window, buffer: NDArray[np.int64]) -> Program[None]:
         """Add up in shared memory; the root has read what was there before when it comes."""
-        terms = [memory[: buffer.size].view(np.int64) for memory in window.memories]
+        terms = [memory[: buffer.size].view(np.int64) for memory in window.memories[1:]]
         if not self.is_root:
-            terms[self.comm.Get_rank()][:] = buffer.reshape(-1)
+            terms[self.comm.Get_rank() - 1][:] = buffer.reshape(-1)
         window.synchronise()
         yield from wait(self.comm.Ibarrier(), ready=True)
         window.synchronise()
         if self.is_root:
             flat = buffer.reshape(-1)
-            for term in terms[1:]:
+            for term in terms:
                 flat += term
 
     def tables(self, counts: Sequence[int], width: int) -> list[FloatArray] | None:

@@ -126,7 +126,7 @@ def index_rows(
     cell = np.empty(room, dtype=np.int64)
     child = np.empty(room, dtype=np.int64)
     counts = np.empty(room * o, dtype=np.int64)
-    members = np.empty(bundles.member_capacity(rows.size, n_children), dtype=np.uint32)
+    members = np.empty(bundles.member_capacity(rows.size, n_children, o), dtype=np.uint32)
     lists = bundles.index_rows(X, y, rows, block, at, order, factors, members, cell, child, counts)
     n_used, n_touched = lists.n_used, lists.n_touched
     first_child = 1 + n_states if parents.size > 0 else 1

@@ -43,6 +43,8 @@ class CellPlan:
         Work of one unit on one core; an estimate.
     draws : int
         Numbers of one unit that get noise.
+    long_pairs : bool
+        Whether there may be a (client, parent set) pair that takes several calls, see `costs.CALL_SECONDS`.
     arrangement : Arrangement
     """
 
@@ -53,6 +55,7 @@ class CellPlan:
     host_bytes: int
     seconds: float
     draws: int
+    long_pairs: bool
     arrangement: Arrangement
 
 
@@ -135,7 +138,7 @@ def plan_unit(unit: Unit, n_ranks: int) -> CellPlan:
     server = _RANK_BYTES + data + reports + kept
     piece = arrangement.n_groups * max(PIECE_BYTES, 8 * max(blocks)) if cell.in_rounds else 0
     server += sum(blocks) * 8 * (cell.clients if saves_rows else 3) + len(blocks) * piece
-    host = _RANK_BYTES + 2 * data + sums + max(blocks) * 8 * ((hosted if cell.weighted else 1) + 2)
+    host = _RANK_BYTES + 2 * data + sums + max(blocks) * 8 * ((hosted if cell.weighted else 1) + 3)
     host += reports * hosted // (cell.clients * arrangement.n_shards)
     seconds = estimated_seconds(unit)
     # may there be a checkpoint? The estimate is an order of size
@@ -155,8 +158,19 @@ def plan_unit(unit: Unit, n_ranks: int) -> CellPlan:
         host_bytes=host,
         seconds=seconds,
         draws=noisy_numbers(unit),
+        long_pairs=_has_long_pairs(unit),
         arrangement=arrangement,
     )
+
+
+def _has_long_pairs(unit: Unit) -> bool:
+    cell, width = unit.cell, unit.arity.size - unit.cell.n + 1
+    if not cell.weighted:
+        return False
+    rows = int(unit.n_rows.max(initial=1))
+    cells = min(int(ande.cells_per_set(unit.sets, unit.arity).max()), 1 + rows * width)
+    steps = cell.solver.local_steps if cell.in_rounds else 0
+    return float(costs.pair_seconds(rows, width, unit.n_classes, cells, steps)) > 2 * costs.CALL_SECONDS
 
 
 def noisy_numbers(unit: Unit) -> int:

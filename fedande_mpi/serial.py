@@ -113,14 +113,18 @@ class SerialComm:
     ranks_here = 1
 
     def grid(
-        self, n_groups: int, n_shards: int, room: int = 0, poll: Callable[[], None] = lambda: None
+        self,
+        n_groups: int,
+        n_shards: int,
+        room: tuple[int, int] = (0, 0),
+        poll: Callable[[], None] = lambda: None,
     ) -> Grid:
         """Return the 1 x 1 grid."""
         if (n_groups, n_shards) != (1, 1):
             raise ValueError(f"one process has a 1 x 1 grid, not {n_groups} x {n_shards}")
-        return _SerialGrid(room)
+        return _SerialGrid(room[1])
 
-    def share(self, value: T | None, poll: Callable[[], None] = lambda: None) -> T:
+    def share(self, value: T | None, poll: Callable[[], None] = lambda: None, *, once: bool = False) -> T:
         """Return the value."""
         assert value is not None
         return value

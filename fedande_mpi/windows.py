@@ -14,18 +14,15 @@ from fedande_mpi.links import FloatArray
 
 
 class Window:
-    """Memory that all ranks of a communicator see, `room` bytes of each.
+    """Memory that all ranks of a communicator see, so many bytes of each.
 
     Attributes
     ----------
-    room : int
-        Of this rank; others may have given another number.
     memories : list of float64 arrays
         Of every rank. Whoever wrote and whoever will read call `synchronise`, before and after a message between them.
     """
 
     def __init__(self, mpi: Any, comm: Any, room: int) -> None:
-        self.room = room
         info = mpi.Info.Create({"alloc_shared_noncontig": "true"})  # a host's pages on its own processor
         self._window = mpi.Win.Allocate_shared(room, 8, info, comm)
         info.Free()
@@ -34,6 +31,8 @@ class Window:
         for rank in range(comm.Get_size()):
             memory: Any = self._window.Shared_query(rank)[0]
             self.memories.append(np.frombuffer(memory, dtype=np.float64, count=len(memory) // 8))
+        # taken now, while there is room for it (`fits`): a page that cannot be had later kills the rank
+        self.memories[comm.Get_rank()].fill(0.0)
 
     def synchronise(self) -> None:
         """Make what was written before a message visible after it."""
@@ -47,7 +46,7 @@ class Window:
 
 
 def fits(size: int) -> bool:
-    """Whether shared memory has room for `size` bytes, with as much to spare: beyond it, ranks are killed."""
+    """Whether shared memory has room for `size` bytes, with as much to spare: others may be about to take some."""
     try:
         free = os.statvfs("/dev/shm")
     except (OSError, AttributeError):

@@ -95,7 +95,7 @@ def indexed(rows: Rows, which: NDArray[np.int64], parents: NDArray[np.int64]) ->
     child = np.full(room + guard, 9, dtype=np.int64)
     # one cell more, which is written before it is known to be touched
     counts = np.full((room + 1) * rows.o + guard, 9, dtype=np.int64)
-    members = np.full(bundles.member_capacity(which.size, width - 1) + guard, 9, dtype=np.uint32)
+    members = np.full(bundles.member_capacity(which.size, width - 1, rows.o) + guard, 9, dtype=np.uint32)
     buffers = (order, factors, members, cell, child, counts)
     lists = bundles.index_rows(rows.X, rows.y, which, block, 0, *buffers)
     written = lists.n_joint * lists.n_members

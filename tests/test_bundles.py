@@ -86,7 +86,8 @@ def test_a_bundle_has_few_members_and_buffers_stay_small():
     index = indexed(rows, np.arange(3000), np.array([19]))
     assert index["untouched"]
     assert 0 < index["lists"].n_members <= bundles.MOST_CHILDREN + 1
-    assert bundles.joint_capacity(10**9, 100) == bundles.MOST_JOINT
+    for o in (2, 18, 1000):
+        assert bundles.joint_capacity(10**9, 100, o) * 24 * o < bundles.MOST_BYTES
 
 
 def test_so_many_states_that_their_combinations_would_fill_memory_are_left_alone():

@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 
-from fedande_mpi import ande, formulas, host, lbfgs, metrics, release
+from fedande_mpi import ande, costs, formulas, host, lbfgs, metrics, release
 from fedande_mpi.errors import FederationError
 from fedande_mpi.federation import run_unit
 from fedande_mpi.planning import arrange_unit
@@ -17,6 +17,7 @@ from tests import reference
 from tests.small_data import (
     Rows,
     assert_metrics,
+    indexed,
     make,
     make_unit,
     missing_as_value,
@@ -223,8 +224,20 @@ def test_calls_of_any_length_change_no_bit(method, scope, monkeypatch):
         keys["max_iterations"] = 40
     expected = run(small(1, "ignore", method=method, scope=scope, **keys))
     for seconds in (1e-9, 1e-5):
-        monkeypatch.setattr(host, "CALL_SECONDS", seconds)
+        monkeypatch.setattr(costs, "CALL_SECONDS", seconds)
         same_bits(run(small(1, "ignore", method=method, scope=scope, **keys)), expected)
+
+
+@pytest.mark.parametrize("method", ["discriminative", "generative"])
+def test_calls_of_any_length_change_no_bit_of_rows_in_bundles(method, monkeypatch):
+    rows = make(5, m=2400)
+    unit = make_unit(rows, owners(5, 2400, 2, 900), n=1, method=method, save=("predictions",))
+    for which in (unit.owner == 0, unit.owner < 0):
+        assert indexed(rows, np.flatnonzero(which), np.array([0]))["lists"].n_joint > 0
+    expected = run(unit)
+    for seconds in (1e-9, 1e-5):
+        monkeypatch.setattr(costs, "CALL_SECONDS", seconds)
+        same_bits(run(unit), expected)
 
 
 @pytest.mark.parametrize("method", ["discriminative", "generative", "hybrid"])

@@ -82,10 +82,13 @@ def test_a_block_changes_no_bit():
     assert np.concatenate(parts, axis=1).tobytes() == whole.tobytes()
 
 
+@pytest.mark.parametrize("many", [1, 50], ids=["cells", "joint-cells"])
 @pytest.mark.parametrize(("granularity", "l2"), [("parameter", 0.0), ("attribute", 0.0), ("parameter", 0.1)])
-def test_a_long_pair_bit_by_bit_is_a_pair_in_a_batch(granularity, l2):
-    rows = make(5, m=40)
-    given = setup(rows, SIZES, ande.parent_sets(5, 1), granularity=granularity, l2=l2)
+def test_a_long_pair_bit_by_bit_is_a_pair_in_a_batch(granularity, l2, many):
+    sizes = [many * size for size in SIZES]
+    rows = make(5, m=sum(sizes))
+    given = setup(rows, sizes, ande.parent_sets(5, 1), granularity=granularity, l2=l2)
+    assert (problem(given)[0].n_joint > 0) == (many > 1)
     expected = run(given, limit=40)
     updates = np.full_like(expected[0], np.nan)
     report = local.empty_report(4, 5)

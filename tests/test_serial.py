@@ -51,7 +51,7 @@ def test_a_serial_gather_brings_the_rows() -> None:
 
 
 def test_a_serial_server_sees_the_host_s_rows_where_there_is_room() -> None:
-    grid = SerialComm().grid(1, 1, room=6 * 8)
+    grid = SerialComm().grid(1, 1, room=(0, 6 * 8))
     assert grid.host_link is not None
     (mine,) = grid.host_link.tables([2], 3) or ()
     mine[...] = np.arange(6.0).reshape(2, 3)

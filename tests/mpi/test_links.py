@@ -40,7 +40,7 @@ comm.fits = lambda size: {fits}
 messages._LARGE = 64
 ranks = comm.connect()
 counts, width = [2, 1, 3], 40
-grid = ranks.grid(3, 1, room={room})
+grid = ranks.grid(3, 1, room=({room}, {room}))
 root = ranks.rank == 0
 link = grid.server_links[0] if root else grid.host_link
 chance = random.Random(ranks.rank)
@@ -84,7 +84,7 @@ def program():
     yield True
 
 drive([program()])
-ranks.grid(3, 1, room=2 * {room})  # more room: what was there is given back
+ranks.grid(3, 1, room=(0, 2 * {room}))  # more room: what was there is given back
 ranks.grid(1, 3)
 if root:
     print("all came through")
@@ -105,19 +105,23 @@ from fedande_mpi import comm
 comm.fits = lambda size: {fits}
 comm._ONCE = 1000
 ranks = comm.connect()
+root = ranks.rank == 0
 for n in (5000, 3000, 9999):
-    value = None
-    if ranks.rank == 0:
-        value = {{"large": np.arange(n), "odd": np.arange(n + 1001, dtype=np.int8), "small": np.arange(5.0), "n": n}}
-    got = ranks.share(value)
+    value = {{"large": np.arange(n), "odd": np.arange(n + 1001, dtype=np.int8), "small": np.arange(5.0), "n": n}}
+    got = ranks.share(value if root else None, once=True)
+    other = ranks.share(np.full(n, n) if root else None)  # each has its own, and the first is still there
+    assert (other == n).all() and (root or other.flags.writeable)
     assert got["n"] == n and got["small"].tolist() == [0, 1, 2, 3, 4]
     assert (got["large"] == np.arange(n)).all() and (got["odd"] == np.arange(n + 1001, dtype=np.int8)).all()
-    ranks.barrier()
-    if ranks.rank == 1:
-        got["large"][7] = -1
-    ranks.barrier()
-    assert (got["large"][7] == -1) == (ranks.rank == 1 or ({fits} and ranks.rank > 1)), ranks.rank
-if ranks.rank == 0:
+    assert root or not got["large"].flags.writeable
+    assert (ranks._held is not None) == {fits}
+    if {fits}:
+        ranks.barrier()
+        if ranks.rank == 1:
+            ranks._held.memories[0].view(np.int64)[7] = -1
+        ranks.barrier()
+        assert (got["large"][7] == -1) == (not root)
+if root:
     print("all have it")
 """
 
