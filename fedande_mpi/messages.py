@@ -39,14 +39,10 @@ class MpiLink:
 
     def broadcast(self, buffer: Array) -> Program[None]:
         """Copy the root's buffer into everyone's."""
-        if (
-            buffer.nbytes > _LARGE
-            and self.window is not None
-            and buffer.nbytes <= self.window.memories[0].nbytes
-        ):
-            yield from self._broadcast_in(self.window, buffer)
-            return
         if buffer.nbytes > _LARGE:
+            if self.window is not None and buffer.nbytes <= self.window.memories[0].nbytes:
+                yield from self._broadcast_in(self.window, buffer)
+                return
             yield from wait(self.comm.Ibcast(np.zeros(1, dtype=np.int8), root=0))
         for piece in pieces(buffer):
             yield from wait(self.comm.Ibcast(piece, root=0), ready=buffer.nbytes > _LARGE)
@@ -70,7 +66,7 @@ class MpiLink:
         self, rows: Array | None, out: Array | None, counts: Sequence[int], *, ready: bool = False
     ) -> Program[None]:
         """Put every host's rows into the root's ``out``."""
-        self._unread = False  # the root goes on when all have come
+        self._unread &= min(counts) == 0  # the root goes on when all have come that send something
         if self.window is not None:
             self.window.synchronise()
         mine = np.zeros(0) if rows is None else rows.reshape(-1)
