@@ -175,7 +175,6 @@ def test_blocks_of_parent_sets_change_no_bit(boards: Dataset, monkeypatch: pytes
     keys: dict[str, Any] = {"n": 2, "weighted": True, "local_steps": 3}
     whole = AnDEClassifier(**keys).fit(X, y).predict_log_proba(X)
     monkeypatch.setattr(centralised, "BLOCK_BYTES", 1)
-    monkeypatch.setattr(centralised, "_SCORE_WORK", 1e3)
     monkeypatch.setattr(centralised, "_STEP_WORK", 1.0)
     np.testing.assert_array_equal(AnDEClassifier(**keys).fit(X, y).predict_log_proba(X), whole)
 
