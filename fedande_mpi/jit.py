@@ -85,7 +85,7 @@ class _ForCallers(CompilerBase):
 
     def define_pipelines(self) -> list[Any]:
         state, part, passes = self.state, cast(Any, _Part), cast(Any, DefaultPassBuilder)
-        state.library = part(state.targetctx.codegen(), state.func_id.func_qualname)
+        state["library"] = part(state.targetctx.codegen(), state.func_id.func_qualname)
         return [passes.define_nopython_pipeline(state)]
 
 
