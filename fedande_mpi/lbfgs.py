@@ -5,7 +5,8 @@ same constants, evaluation counts and stopping rules (Byrd, Lu, Nocedal and Zhu,
 1995; line search of More and Thuente, ACM TOMS 20, 1994). The direction comes from the two-loop recursion
 (Nocedal, Math. Comp. 35, 1980), which equals the compact form of L-BFGS-B up to rounding.
 
-The state is kept in arrays, so a long minimisation can be continued call by call.
+What it costs beside the objective is passes over memory: a step makes as few as it can, each doing all that the
+numbers it reads are needed for. The state is kept in arrays, so a long minimisation can be continued call by call.
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedande_mpi.cll import Problem, objective
-from fedande_mpi.jit import compiled, inlined, reducing
-from fedande_mpi.magnitudes import largest_magnitude
+from fedande_mpi.jit import bits_float, compiled, float_bits, inlined, reducing
 
 MEMORY = 10
 FTOL = 2.220446049250313e-09
@@ -27,8 +27,11 @@ MAX_LINE_SEARCH = 20
 RUNNING, STEP_LIMIT, GRADIENT_SMALL, OBJECTIVE_FLAT, SEARCH_FAILED = -1, 0, 1, 2, 3
 """Why a minimisation stopped."""
 
-ITERATIONS, EVALUATIONS, STORED, NEWEST, STATUS = 0, 1, 2, 3, 4
+ITERATIONS, EVALUATIONS, STORED, NEWEST, STATUS, PENDING = 0, 1, 2, 3, 4, 5
 """Positions in `State.counters`."""
+
+_SLOTS = MEMORY + 1
+_VALUE, _SCALE, _CURVATURE, _DECREASE = 0, 1, 2, 3
 
 _EPSILON = float(np.finfo(np.float64).eps)
 _SEARCH_FTOL, _SEARCH_GTOL, _SEARCH_XTOL, _STEP_MAX = 1e-3, 0.9, 0.1, 1e10
@@ -39,21 +42,25 @@ class State(NamedTuple):
 
     Attributes
     ----------
-    x, g, direction, x_old, g_old : (N,) float64
-    s, y : (MEMORY, N) float64
-        Ring buffers of steps and gradient changes.
-    rho, alpha : (MEMORY,) float64
+    x, g : (N,) float64
+        Where it stands, and the gradient there.
+    x_other, g_other : (N,) float64
+        Of the step before, and of the next.
+    s, y : (MEMORY + 1, N) float64
+        Ring buffers of steps and gradient changes; the free place of ``s`` is where the next step's direction is
+        made, which becomes the step.
+    rho, alpha : (MEMORY + 1,) float64
         1 / (s'y) of every pair; scratch.
-    value : (2,) float64
-        Objective at ``x``; scale of the initial Hessian.
-    counters : (5,) int64
+    value : (4,) float64
+        Objective at ``x``; scale y'y / s'y of the initial Hessian; s'y and -s'g of the pair of the last step.
+    counters : (6,) int64
+        ``PENDING`` says that the last step's pair is to be stored: its ``s`` is made, its ``y`` is not.
     """
 
     x: NDArray[np.float64]
     g: NDArray[np.float64]
-    direction: NDArray[np.float64]
-    x_old: NDArray[np.float64]
-    g_old: NDArray[np.float64]
+    x_other: NDArray[np.float64]
+    g_other: NDArray[np.float64]
     s: NDArray[np.float64]
     y: NDArray[np.float64]
     rho: NDArray[np.float64]
@@ -70,14 +77,181 @@ def allocate(capacity: int) -> State:
         np.empty(capacity),
         np.empty(capacity),
         np.empty(capacity),
-        np.empty(capacity),
-        np.empty((MEMORY, capacity)),
-        np.empty((MEMORY, capacity)),
-        np.empty(MEMORY),
-        np.empty(MEMORY),
-        np.empty(2),
-        np.zeros(5, dtype=np.int64),
+        np.empty((_SLOTS, capacity)),
+        np.empty((_SLOTS, capacity)),
+        np.empty(_SLOTS),
+        np.empty(_SLOTS),
+        np.empty(4),
+        np.zeros(6, dtype=np.int64),
     )
+
+
+@compiled
+def begin(state: State) -> None:
+    """Forget everything but ``state.x``, where the next `advance` begins."""
+    for i in range(state.counters.size):
+        state.counters[i] = 0
+    state.counters[STATUS] = RUNNING
+    state.value[_SCALE] = 1.0
+
+
+@compiled
+def advance(problem: Problem, state: State, max_iterations: int, until: int) -> None:
+    """Minimise from ``state.x`` until a stopping rule holds or iteration `until`, where it can go on.
+
+    A state whose counters are 0 (see `begin`) first evaluates the objective.
+    """
+    n = problem.n_groups * problem.o
+    # a step goes from one pair of buffers to the other, which then change places
+    x, g, x_new, g_new = state.x, state.g, state.x_other, state.g_other
+    counters, value = state.counters, state.value
+    if counters[STATUS] != RUNNING:
+        return
+    swapped = False
+    searching = counters[EVALUATIONS] > 0
+    if not searching:
+        x_new, g_new = x, g
+    while counters[ITERATIONS] < until:
+        step = 1.0
+        slope = 0.0
+        tries = 0
+        there = True  # x_new is where the objective is to be evaluated
+        if searching:
+            slope = _direction(state, x, g, x_new, g_new, n)
+            there = counters[STORED] > 0
+            if counters[ITERATIONS] == 0:
+                step = min(1.0 / np.sqrt(-slope), _STEP_MAX)
+            if slope >= 0.0:
+                tries = MAX_LINE_SEARCH
+        d = state.s[_free(counters)]
+        old_slope = slope
+        old_value = value[_VALUE]
+        new_value = old_value
+        top = 0.0
+        search = _begin_search(old_value, slope, step)
+        found = False
+        # the only place that evaluates the objective, so that it is compiled into this loop once: the first
+        # time at x, then along the search direction
+        while tries < MAX_LINE_SEARCH:
+            if not there:
+                _move(x, step, d, x_new, n)
+            there = False
+            new_value = objective(problem, x_new, g_new)
+            counters[EVALUATIONS] += 1
+            tries += 1
+            slope, top = _dot_and_largest(g_new, d, n)
+            found = not searching
+            if searching:
+                found, step, search = _search(new_value, slope, step, search)
+            if found:
+                break
+        if not found:
+            value[_SCALE] = 1.0
+            if counters[STORED] == 0:
+                counters[STATUS] = SEARCH_FAILED
+                counters[ITERATIONS] += 1
+                break
+            counters[STORED] = 0
+            continue
+        value[_VALUE] = new_value
+        if searching:
+            x, g, x_new, g_new = x_new, g_new, x, g
+            swapped = not swapped
+            counters[ITERATIONS] += 1
+            if counters[ITERATIONS] >= max_iterations:
+                counters[STATUS] = STEP_LIMIT
+                break
+        else:
+            x_new, g_new = state.x_other, state.g_other
+        if top <= GTOL:
+            counters[STATUS] = GRADIENT_SMALL
+            break
+        if searching:
+            if old_value - new_value <= FTOL * max(abs(old_value), abs(new_value), 1.0):
+                counters[STATUS] = OBJECTIVE_FLAT
+                break
+            _keep(state, d, step, slope, old_slope, n)
+        searching = True
+    if swapped:
+        for i in range(n):
+            state.x[i] = x[i]
+        if counters[STATUS] == RUNNING:
+            for i in range(n):
+                g_new[i], g[i] = g[i], g_new[i]
+
+
+@inlined
+def _free(counters: NDArray[np.int64]) -> int:
+    """Return the place in ``s`` of the next direction."""
+    return (counters[NEWEST] + 1) % _SLOTS  # type: ignore[no-any-return]
+
+
+@compiled
+def _keep(state: State, d: NDArray[np.float64], step: float, slope: float, old_slope: float, n: int) -> None:
+    """Make the direction that was taken the ``s`` of a pair, unless its curvature is not positive enough."""
+    curvature = (slope - old_slope) * step
+    if curvature <= _EPSILON * -old_slope * step:
+        return
+    if step != 1.0:
+        for i in range(n):
+            d[i] *= step
+    state.value[_CURVATURE] = curvature
+    state.value[_DECREASE] = -slope * step
+    state.counters[PENDING] = 1
+
+
+@compiled
+def _direction(
+    state: State,
+    x: NDArray[np.float64],
+    g: NDArray[np.float64],
+    x_new: NDArray[np.float64],
+    g_old: NDArray[np.float64],
+    n: int,
+) -> float:
+    """Store the pair of the last step and make the direction d = -H g by the two-loop recursion; return g'd.
+
+    Where any pairs are stored, ``x_new`` becomes x + d. Each pass adds one pair and takes the inner product with the
+    next; the first makes the newest pair's y as well, whose s'g is known from the line search.
+    """
+    counters, value, rho, alpha = state.counters, state.value, state.rho, state.alpha
+    pending = counters[PENDING] == 1
+    if pending:
+        counters[NEWEST] = _free(counters)
+        counters[STORED] = min(counters[STORED] + 1, MEMORY)
+        counters[PENDING] = 0
+    stored, newest = counters[STORED], counters[NEWEST]
+    d = state.s[_free(counters)]
+    if stored == 0:
+        return -_descend(d, g, n)
+    before = state.s[(newest - 1) % _SLOTS]
+    last = state.y[newest]
+    if pending:
+        rho[newest] = 1.0 / value[_CURVATURE]
+        alpha[newest] = rho[newest] * value[_DECREASE]
+        if stored > 1:
+            square, product = _make_pair(last, g, g_old, d, -alpha[newest], before, n)
+        else:
+            square, product = _make_first_pair(last, g, g_old, d, -alpha[newest], n)
+        value[_SCALE] = square / value[_CURVATURE]
+    else:
+        _descend(d, g, n)
+        alpha[newest] = rho[newest] * _dot(state.s[newest], d, n)
+        product = _add_and_dot(d, 1.0, -alpha[newest], last, before if stored > 1 else last, n)
+    for back in range(1, stored):
+        at = (newest - back) % _SLOTS
+        alpha[at] = rho[at] * product
+        other = state.s[(at - 1) % _SLOTS] if back + 1 < stored else state.y[at]
+        product = _add_and_dot(d, 1.0, -alpha[at], state.y[at], other, n)
+    scale = 1.0 / value[_SCALE]
+    product *= scale
+    for back in range(stored - 1, 0, -1):
+        at = (newest - back) % _SLOTS
+        beta = alpha[at] - rho[at] * product
+        product = _add_and_dot(d, scale, beta, state.s[at], state.y[(at + 1) % _SLOTS], n)
+        scale = 1.0
+    beta = alpha[newest] - rho[newest] * product
+    return _finish_direction(d, scale, beta, state.s[newest], g, x, x_new, n)
 
 
 @reducing
@@ -88,171 +262,118 @@ def _dot(a: NDArray[np.float64], b: NDArray[np.float64], n: int) -> float:
     return total
 
 
-@compiled
-def begin(state: State) -> None:
-    """Forget everything but ``state.x``, where the next `advance` begins."""
-    for i in range(state.counters.size):
-        state.counters[i] = 0
-    state.counters[STATUS] = RUNNING
-    state.value[1] = 1.0
-
-
-@compiled
-def advance(problem: Problem, state: State, max_iterations: int, until: int) -> None:
-    """Minimise from ``state.x`` until a stopping rule holds or iteration `until`, where it can go on.
-
-    A state whose counters are 0 (see `begin`) first evaluates the objective.
-    """
-    n = problem.n_groups * problem.o
-    x, g, d, x_old, g_old = state.x, state.g, state.direction, state.x_old, state.g_old
-    counters = state.counters
-    if counters[STATUS] != RUNNING:
-        return
-    step = 0.0
-    slope = 0.0
-    old_slope = 0.0
-    old_value = 0.0
-    search = _begin_search(0.0, 0.0, 0.0)
-    searching = counters[EVALUATIONS] > 0
-    while counters[ITERATIONS] < until:
-        tries = 0
-        found = not searching
-        if searching:
-            slope = _direction(state, n)
-            old_slope = slope
-            old_value = state.value[0]
-            for i in range(n):
-                x_old[i] = x[i]
-            step = 1.0
-            if counters[ITERATIONS] == 0:
-                step = min(1.0 / np.sqrt(_dot(d, d, n)), _STEP_MAX)
-            search = _begin_search(old_value, slope, step)
-            if slope >= 0.0:
-                tries = MAX_LINE_SEARCH
-        # the only place that evaluates the objective, so that it is compiled into this loop once: the first
-        # time at x, then along the search direction
-        while tries < MAX_LINE_SEARCH:
-            if searching:
-                for i in range(n):
-                    x[i] = x_old[i] + (d[i] if step == 1.0 else step * d[i])
-            state.value[0] = objective(problem, x, g)
-            counters[EVALUATIONS] += 1
-            tries += 1
-            if searching:
-                slope = _dot(g, d, n)
-                found, step, search = _search(state.value[0], slope, step, search)
-            if found:
-                break
-        if not found:
-            for i in range(n):
-                x[i] = x_old[i]
-                g[i] = g_old[i]
-            state.value[0] = old_value
-            state.value[1] = 1.0
-            if counters[STORED] == 0:
-                counters[STATUS] = SEARCH_FAILED
-                counters[ITERATIONS] += 1
-                return
-            counters[STORED] = 0
-            continue
-        if searching:
-            counters[ITERATIONS] += 1
-            if counters[ITERATIONS] >= max_iterations:
-                counters[STATUS] = STEP_LIMIT
-                return
-        if largest_magnitude(g[:n]) <= GTOL:
-            counters[STATUS] = GRADIENT_SMALL
-            return
-        if searching:
-            if old_value - state.value[0] <= FTOL * max(abs(old_value), abs(state.value[0]), 1.0):
-                counters[STATUS] = OBJECTIVE_FLAT
-                return
-            _remember(state, n, step, slope, old_slope)
-        searching = True
-
-
-@compiled
-def _direction(state: State, n: int) -> float:
-    """Fill ``direction = -H g`` by the two-loop recursion, the newest pair first, and ``g_old``; return g'd.
-
-    Each loop subtracts one pair and takes the inner product with the next in the same pass over memory.
-    """
-    d, g, g_old, rho, alpha = state.direction, state.g, state.g_old, state.rho, state.alpha
-    stored, newest = state.counters[STORED], state.counters[NEWEST]
+@reducing
+def _dot_and_largest(g: NDArray[np.float64], d: NDArray[np.float64], n: int) -> tuple[float, float]:
+    """Return g'd, and the largest ``|g[i]|`` as `fedande_mpi.magnitudes.largest_magnitude` does."""
+    total = 0.0
+    top = np.int64(0)
     for i in range(n):
-        g_old[i] = g[i]
+        total += g[i] * d[i]
+        top = max(top, float_bits(g[i]) & np.int64(0x7FFFFFFFFFFFFFFF))
+    return total, bits_float(top)
+
+
+@inlined
+def _move(
+    x: NDArray[np.float64], step: float, d: NDArray[np.float64], x_new: NDArray[np.float64], n: int
+) -> None:
+    """Set x_new to x + step d."""
+    for i in range(n):
+        x_new[i] = x[i] + step * d[i]
+
+
+@reducing
+def _descend(d: NDArray[np.float64], g: NDArray[np.float64], n: int) -> float:
+    """Set d to -g and return g'g."""
+    total = 0.0
+    for i in range(n):
         d[i] = -g[i]
-    if stored == 0:
-        return _dot(g, d, n)
-    product = _dot(state.s[newest], d, n)
-    for back in range(stored):
-        at = (newest - back) % MEMORY
-        alpha[at] = rho[at] * product
-        if back + 1 < stored:
-            product = _add_and_dot(d, -alpha[at], state.y[at], state.s[(at - 1) % MEMORY], n)
-        else:
-            product = _add_scale_and_dot(d, -alpha[at], state.y[at], 1.0 / state.value[1], n)
-    for back in range(stored - 1, -1, -1):
-        at = (newest - back) % MEMORY
-        beta = alpha[at] - rho[at] * product
-        product = _add_and_dot(d, beta, state.s[at], state.y[(at + 1) % MEMORY] if back > 0 else g, n)
-    return product
+        total += g[i] * g[i]
+    return total
+
+
+@reducing
+def _make_pair(
+    y: NDArray[np.float64],
+    g: NDArray[np.float64],
+    g_old: NDArray[np.float64],
+    d: NDArray[np.float64],
+    factor: float,
+    w: NDArray[np.float64],
+    n: int,
+) -> tuple[float, float]:
+    """Set y to g - g_old and d to factor y - g; return y'y and w'd."""
+    square = 0.0
+    total = 0.0
+    for i in range(n):
+        change = g[i] - g_old[i]
+        y[i] = change
+        square += change * change
+        value = factor * change - g[i]
+        d[i] = value
+        total += w[i] * value
+    return square, total
+
+
+@reducing
+def _make_first_pair(
+    y: NDArray[np.float64],
+    g: NDArray[np.float64],
+    g_old: NDArray[np.float64],
+    d: NDArray[np.float64],
+    factor: float,
+    n: int,
+) -> tuple[float, float]:
+    """Do what `_make_pair` does with w = y."""
+    square = 0.0
+    total = 0.0
+    for i in range(n):
+        change = g[i] - g_old[i]
+        y[i] = change
+        square += change * change
+        value = factor * change - g[i]
+        d[i] = value
+        total += change * value
+    return square, total
 
 
 @reducing
 def _add_and_dot(
-    d: NDArray[np.float64], factor: float, v: NDArray[np.float64], w: NDArray[np.float64], n: int
+    d: NDArray[np.float64],
+    scale: float,
+    factor: float,
+    v: NDArray[np.float64],
+    w: NDArray[np.float64],
+    n: int,
 ) -> float:
-    """Add factor * v to d and return w'd."""
+    """Replace d by scale d + factor v and return w'd."""
     total = 0.0
     for i in range(n):
-        value = d[i] + factor * v[i]
+        value = scale * d[i] + factor * v[i]
         d[i] = value
         total += w[i] * value
     return total
 
 
 @reducing
-def _add_scale_and_dot(
-    d: NDArray[np.float64], factor: float, v: NDArray[np.float64], scale: float, n: int
+def _finish_direction(
+    d: NDArray[np.float64],
+    scale: float,
+    factor: float,
+    v: NDArray[np.float64],
+    g: NDArray[np.float64],
+    x: NDArray[np.float64],
+    x_new: NDArray[np.float64],
+    n: int,
 ) -> float:
-    """Replace d by scale * (d + factor * v) and return v'd."""
+    """Replace d by scale d + factor v, set x_new to x + d and return g'd."""
     total = 0.0
     for i in range(n):
-        value = scale * (d[i] + factor * v[i])
+        value = scale * d[i] + factor * v[i]
         d[i] = value
-        total += v[i] * value
+        x_new[i] = x[i] + value
+        total += g[i] * value
     return total
-
-
-@reducing
-def _subtract_and_dot(
-    y: NDArray[np.float64], a: NDArray[np.float64], b: NDArray[np.float64], n: int
-) -> float:
-    """Set y to a - b and return y'y."""
-    total = 0.0
-    for i in range(n):
-        value = a[i] - b[i]
-        y[i] = value
-        total += value * value
-    return total
-
-
-@compiled
-def _remember(state: State, n: int, step: float, slope: float, old_slope: float) -> None:
-    """Store the pair s = step d, y = g - g_old, unless its curvature is not positive enough."""
-    counters = state.counters
-    curvature = (slope - old_slope) * step
-    if curvature <= _EPSILON * -old_slope * step:
-        return
-    at = (counters[NEWEST] + 1) % MEMORY if counters[STORED] > 0 else 0
-    s = state.s[at]
-    for i in range(n):
-        s[i] = step * state.direction[i]
-    state.value[1] = _subtract_and_dot(state.y[at], state.g, state.g_old, n) / curvature
-    state.rho[at] = 1.0 / curvature
-    counters[NEWEST] = at
-    counters[STORED] = min(counters[STORED] + 1, MEMORY)
 
 
 class Search(NamedTuple):

@@ -16,6 +16,10 @@ from fedande_mpi import ande, bundles, lbfgs, touched
 from fedande_mpi.cll import CHUNK, Problem, objective, squared_distance, stride
 from fedande_mpi.jit import compiled
 from fedande_mpi.touched import Layout
+from fedande_mpi.vectors import copy_past_caches
+
+LARGE = 2**20
+"""Numbers of a block's updates that do not stay in the caches until they are averaged."""
 
 
 class Clients(NamedTuple):
@@ -295,8 +299,11 @@ def finish(
     """Write a pair's weights into its part of the client's row of ``updates`` and report it."""
     o = problem.o
     start = weights.start[at]
-    for i in range(start, end):
-        updates[client, i] = weights.values[i]
+    if updates.size > LARGE:
+        copy_past_caches(weights.values, start, end - start, updates, client * updates.shape[1] + start)
+    else:
+        for i in range(start, end):
+            updates[client, i] = weights.values[i]
     for g in range(problem.n_groups):
         for k in range(o):
             updates[client, start + scratch.group_cell[g] * o + k] = state.x[g * o + k]

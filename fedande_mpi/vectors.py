@@ -1,4 +1,4 @@
-"""Runs of 4 or 8 numbers in vector registers, for loops over rows that use a few cells each.
+"""Runs of 4 or 8 numbers in vector registers, for loops over rows that use a few cells each; copies past the caches.
 
 The compiler puts loops into vector registers, not straight lines of code, and a loop over a handful of classes
 is too short to gain by it. So these say what they want: every row lists the cells it uses, a cell has
@@ -22,6 +22,7 @@ from numba.extending import intrinsic
 _intrinsic = cast(Callable[[Callable[..., Any]], Callable[..., Any]], intrinsic)
 
 _ir: Any = cgutils  # which has no types of its own
+_PAST = 4
 _INDEX, _LANE, _REAL = ir.IntType(64), ir.IntType(32), ir.DoubleType()
 
 
@@ -149,6 +150,45 @@ def _count(n_lanes: int) -> Callable[..., Any]:
         return signature, generate
 
     return count
+
+
+@_intrinsic
+def copy_past_caches(typing_context: Any, values: Any, first: Any, n: Any, out: Any, at: Any) -> Any:
+    """Copy ``values[first : first + n]`` to ``out[at : at + n]``, past the caches.
+
+    For what is too large for them and is read much later: a plain copy reads each line before it writes it, and
+    pushes out what is used next. Other threads and processes see the copy before whatever is written after it.
+    """
+    integer = types.int64
+    signature = types.void(values, integer, integer, out, integer)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        values, first, n, out, at = arguments
+        source = builder.gep(context.make_array(signature.args[0])(context, builder, values).data, [first])
+        target = builder.gep(context.make_array(signature.args[3])(context, builder, out).data, [at])
+        size, run = ir.Constant(_INDEX, _PAST), ir.VectorType(_REAL, _PAST).as_pointer()
+        past = builder.module.add_metadata([ir.Constant(_LANE, 1)])
+
+        def copy_one(index: Any) -> None:
+            builder.store(builder.load(builder.gep(source, [index])), builder.gep(target, [index]))
+
+        # single numbers up to where a run of them is aligned, runs, and what is left
+        place = builder.lshr(builder.ptrtoint(target, _INDEX), ir.Constant(_INDEX, 3))
+        head = builder.and_(builder.neg(place), ir.Constant(_INDEX, _PAST - 1))
+        head = builder.select(builder.icmp_signed("<", head, n), head, n)
+        tail = builder.add(head, builder.mul(builder.sdiv(builder.sub(n, head), size), size))
+        with _ir.for_range(builder, head) as loop:
+            copy_one(loop.index)
+        with _ir.for_range_slice(builder, head, tail, size) as (index, _):
+            numbers = builder.load(builder.bitcast(builder.gep(source, [index]), run), align=8)
+            place = builder.bitcast(builder.gep(target, [index]), run)
+            builder.store(numbers, place, align=8 * _PAST).set_metadata("nontemporal", past)
+        with _ir.for_range_slice(builder, tail, n, ir.Constant(_INDEX, 1)) as (index, _):
+            copy_one(index)
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return signature, generate
 
 
 add_4, add_8 = _gather(4, "fadd", 0.0), _gather(8, "fadd", 0.0)

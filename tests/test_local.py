@@ -14,12 +14,13 @@ from tests.small_data import Rows, make, own_log_theta, problem, setup, some
 SIZES = [7, 13, 1, 19]
 
 
-def run(given, pairs=None, limit=5, parts=1):
-    """Run pairs in batches; all of them, client by client, by default."""
+def run(given, pairs=None, limit=5, parts=1, more=0):
+    """Run pairs in batches, all by default; the array of updates has about so many numbers more."""
     n_clients, n_sets = given.clients.start.size - 1, given.block.n_states.size
     if pairs is None:
         pairs = [(client, at) for client in range(n_clients) for at in range(n_sets)]
-    updates = np.full((n_clients, given.weights.values.size), np.nan)
+    width = given.weights.values.size
+    updates = np.full((n_clients + more // width, width), np.nan)
     report = local.empty_report(n_clients, n_sets)
     for batch in np.array_split(np.array(pairs, dtype=np.int64), parts):
         local.run_pairs(
@@ -32,7 +33,7 @@ def run(given, pairs=None, limit=5, parts=1):
             updates,
             report,
         )
-    return updates, report
+    return updates[:n_clients], report
 
 
 def same_bits(a, b):
@@ -80,6 +81,11 @@ def test_a_block_changes_no_bit():
     whole, _ = run(setup(rows, SIZES, sets))
     parts = [run(setup(rows, SIZES, sets[cut]))[0] for cut in (slice(0, 3), slice(3, 4), slice(4, None))]
     assert np.concatenate(parts, axis=1).tobytes() == whole.tobytes()
+
+
+def test_rows_that_are_too_many_for_the_caches_have_the_same_bits():
+    given = setup(make(9, m=40), SIZES, ande.parent_sets(5, 2))
+    same_bits(run(given, more=local.LARGE + given.weights.values.size), run(given))
 
 
 @pytest.mark.parametrize("many", [1, 50], ids=["cells", "joint-cells"])

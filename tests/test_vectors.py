@@ -64,3 +64,14 @@ def test_counts_are_rounded_to_even(n_lanes):
     expected = np.arange(12)
     expected[2 : 2 + n_lanes] += np.rint(values[1 : 1 + n_lanes]).astype(int)
     np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize("n", [0, 1, 3, 4, 11, 40])
+@pytest.mark.parametrize("at", range(5))
+def test_what_is_copied_past_the_caches_is_all_there_and_no_more(at, n, values):
+    copy = numba.njit(lambda a, b, c, d, e: vectors.copy_past_caches(a, b, c, d, e))
+    out = np.zeros(60)
+    copy(values, 7, n, out, at)
+    expected = np.zeros(60)
+    expected[at : at + n] = values[7 : 7 + n]
+    np.testing.assert_array_equal(out, expected)
