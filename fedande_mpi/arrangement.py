@@ -56,11 +56,6 @@ class Arrangement:
         """Number of parent sets that are to be computed."""
         return sum(shard.size for shard in self.shards)
 
-    @property
-    def at_once(self) -> bool:
-        """Whether each host has all its clients' parent sets in one block, so that a round's sums are whole."""
-        return self.n_shards == 1 and len(self.blocks[0]) == 1
-
     def clients(self, group: int) -> range:
         """Return the clients of a group."""
         return range(self.client_start[group], self.client_start[group + 1])

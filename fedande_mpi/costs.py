@@ -33,6 +33,9 @@ PER_DRAW = 1.2e-7
 EVALUATIONS = 1.25
 """Evaluations of the objective for an iteration of the optimiser."""
 
+TYPICAL_ITERATIONS = 300
+"""Of a solve until convergence."""
+
 
 def pair_seconds(n_rows: ArrayLike, width: int, o: int, n_cells: int, iterations: int) -> Any:
     """Return the seconds of a pair's local steps; ``n_rows`` may be an array.

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedande_mpi import aggregation, costs, evaluation, lbfgs, local, metrics, touched
+from fedande_mpi import aggregation, costs, lbfgs, local, touched
 from fedande_mpi.arrangement import Arrangement, batches, row_pieces
+from fedande_mpi.block import Block, make_block, theta_of
 from fedande_mpi.links import Link
-from fedande_mpi.partial import looks_back, scored_counts
+from fedande_mpi.partial import looks_back
 from fedande_mpi.programs import Program, together
 from fedande_mpi.release import pooled_release
+from fedande_mpi.scores import Scores
 from fedande_mpi.unit import Clock, Unit, Where
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-
-
-@dataclass
-class Block:
-    """The state of one block of parent sets on a host."""
-
-    at: IntArray
-    sets: IntArray
-    layout: touched.Layout
-    theta: local.Theta
-    bounds: IntArray
 
 
 class Host:
@@ -50,49 +39,33 @@ class Host:
         )
         self.clock = Clock(len(cell.rounds))
         self.max_rows = max(1, int(counts.max()))
-        n_scored = scored_counts(unit, arrangement)[group]
-        self.held_out = unit.held_out
-        self.bits = metrics.scale_bits(len(unit.sets))
-        m, o = self.held_out.y.size, unit.n_classes
+        self.scores = Scores(unit, arrangement, group, shard, self.clients, self.clock)
         self.resumed = arrangement.n_sets < len(unit.sets)
-        # one round's sums after another's in the same memory, where they are whole after the round
-        self.at_once = arrangement.at_once and not self.resumed
-        rounds_held = 1 if self.at_once else len(unit.evaluated)
-        self.sums = [metrics.empty_sums(n_scored, m, o) for _ in range(rounds_held)]
-        self.metrics: list[FloatArray] = []
-        """Of the scored rounds whose sums are no longer there."""
-        self.handed_over: list[metrics.Sums] | None = None
-        """What of the sums is in a checkpoint; made with the first."""
-        joint = cell.combine == "joint"
-        self.top = np.full((n_scored, m if joint else 0), -np.inf)
         self.reports: dict[int, list[local.Report]] = {}
         self.reports_handed_over = 0
-        self.pooled_prior: FloatArray | None = None
         self.release = pooled_release(unit) if unit.pools else None
 
     def run(self, link: Link, group_link: Link) -> Program[None]:
         """Compute the shard's blocks, then add the sums of the shards for this group of clients."""
         if self.resumed:
-            yield from self._take_up(link)
+            yield from self.scores.take_up(link)
         elif self.unit.cell.combine == "joint":
             yield from self._blocks(link, maxima_only=True)
-            yield from group_link.maximum(self.top)
+            yield from group_link.maximum(self.scores.top)
         yield from self._blocks(link, maxima_only=False)
-        for sums in self.sums:
-            yield from self.clock.waiting(group_link.total(sums.posterior), -1)
-            yield from self.clock.waiting(group_link.total(sums.rest), -1)
+        yield from self.scores.finish(link, group_link)
 
     def _blocks(self, link: Link, *, maxima_only: bool) -> Program[None]:
         unit = self.unit
         indices = self.arrangement.shards[self.shard]
         for number, block in enumerate(self.arrangement.blocks[self.shard]):
-            state = self._begin(indices[block])
+            state = make_block(unit, indices[block], self.max_rows)
             if unit.pools:
                 yield from self._pool(link, state)
             if not unit.cell.weighted:
-                yield from self._score(state, np.zeros((1, 0)), 0, maxima_only=maxima_only)
+                yield from self.scores.score(state, np.zeros((1, 0)), 0, maxima_only=maxima_only)
             elif unit.cell.in_rounds:
-                yield from self._rounds(link, state)
+                yield from self._rounds(link, state, block)
             else:
                 yield from self._converge(link, state)
             if not maxima_only and looks_back(unit, self.arrangement, self.shard, number):
@@ -105,16 +78,7 @@ class Host:
         yield from self.clock.waiting(link.broadcast(wanted), -1)
         if not wanted[0]:
             return
-        before = self.handed_over or [metrics.Sums(*map(np.zeros_like, sums)) for sums in self.sums]
-        scored = scored_counts(self.unit, self.arrangement)
-        for sums, earlier in zip(self.sums, before, strict=True):
-            for now, then in zip(sums, earlier, strict=True):
-                rows = (now - then).reshape(now.shape[0], now.shape[1] * now.shape[2])
-                yield from self.clock.waiting(link.gather(rows, None, scored), -1)
-                then[...] = now
-        self.handed_over = before
-        if self.unit.cell.combine == "joint":
-            yield from self.clock.waiting(link.gather(self.top, None, scored), -1)
+        yield from self.scores.hand_over(link)
         for position in self.unit.trained:
             new = self.reports[position][self.reports_handed_over :]
             rows = np.concatenate(
@@ -122,41 +86,6 @@ class Host:
             )
             yield from self.clock.waiting(link.gather(rows, None, self.arrangement.counts), -1)
         self.reports_handed_over = max(map(len, self.reports.values()), default=0)
-
-    def _take_up(self, link: Link) -> Program[None]:
-        """Go on from what an earlier start has left: the group's sums in the first shard."""
-        for group, count in enumerate(scored_counts(self.unit, self.arrangement)):
-            mine = group == self.group
-            if self.shard == 0:
-                for sums in self.sums:
-                    for own in sums:
-                        buffer = own if mine else np.empty((count, *own.shape[1:]), dtype=np.int64)
-                        yield from self.clock.waiting(link.broadcast(buffer), -1)
-            if self.unit.cell.combine == "joint":
-                buffer = self.top if mine else np.empty((count, self.top.shape[1]))
-                yield from self.clock.waiting(link.broadcast(buffer), -1)
-        if self.shard == 0:
-            self.handed_over = [metrics.Sums(*map(np.copy, sums)) for sums in self.sums]
-
-    def _begin(self, at: IntArray) -> Block:
-        unit = self.unit
-        sets = unit.sets[at]
-        layout = touched.layout(sets, unit.arity, unit.n_classes)
-        return Block(at, sets, layout, self._theta(layout, None), unit.bounds(sets, unit.granularity))
-
-    def _theta(self, layout: touched.Layout, pooled: FloatArray | None) -> local.Theta:
-        unit = self.unit
-        bounds = None if pooled is None else unit.bounds(layout.parents, "parameter")[:-1]
-        return local.theta_rule(
-            unit.arity,
-            layout.n_states,
-            unit.n_classes,
-            unit.cell.smoothing,
-            unit.cell.pseudocount,
-            self.max_rows,
-            pooled,
-            bounds,
-        )
 
     def _pool(self, link: Link, block: Block) -> Program[None]:
         """Send the sum of the clients' counts, receive the sum over all clients, and make the pooled model."""
@@ -181,10 +110,10 @@ class Host:
             with self.clock("aggregate", 0):
                 pooled[part] = self.release(int(block.at[position]), parents, counts).ravel()
             yield True
-        block.theta = self._theta(block.layout, pooled)
-        self.pooled_prior = np.exp(pooled[: self.unit.n_classes])
+        block.theta = theta_of(self.unit, block.layout, self.max_rows, pooled)
+        self.scores.pooled_prior = np.exp(pooled[: self.unit.n_classes])
 
-    def _rounds(self, link: Link, block: Block) -> Program[None]:
+    def _rounds(self, link: Link, block: Block, part: slice) -> Program[None]:
         unit = self.unit
         solver = unit.cell.solver
         factors, _ = aggregation.client_factors(solver.aggregation, unit.n_rows)
@@ -197,7 +126,7 @@ class Host:
         max_iterations = solver.local_steps or unit.cell.max_iterations
         for round_number in range(solver.rounds + 1):
             yield from self.clock.waiting(link.broadcast(weights), round_number)
-            score: Program[None] = self._score_round(block, weights[None], round_number)
+            score = self.scores.after_round(block, part, weights, round_number)
             if round_number == solver.rounds:
                 yield from score
                 break
@@ -214,23 +143,13 @@ class Host:
             send = self._send(link, updates, block.bounds, mine, block.sets, round_number + 1)
             yield from together(send, score)
 
-    def _score_round(self, block: Block, weights: FloatArray, position: int) -> Program[None]:
-        if position in self.unit.evaluated and self.sums[0].posterior.shape[0]:
-            yield from self._score(block, weights, position)
-            if self.at_once and position != self.unit.evaluated[-1]:
-                with self.clock("evaluate", position):
-                    self.metrics.append(self._metrics_of(self.sums[0]))
-                    for sums in self.sums[0]:
-                        sums.fill(0)
-        yield True
-
     def _converge(self, link: Link, block: Block) -> Program[None]:
         """Minimise every client's own objective to the end, from the initial weights."""
         unit = self.unit
         weights = np.full(int(block.bounds[-1]), unit.cell.solver.initial_weight)
         updates = np.empty((len(self.members), weights.size))
         yield from self._steps(block, weights, updates, 0, unit.cell.max_iterations, to_convergence=True)
-        yield from self._score(block, updates, 0)
+        yield from self.scores.score(block, updates, 0)
         if unit.keeps_weights:
             yield from self.clock.waiting(link.gather(updates, None, self.arrangement.counts), 0)
 
@@ -350,84 +269,10 @@ class Host:
                 yield True
         local.finish(problem, state, weights, client, at, int(block.bounds[at + 1]), scratch, updates, report)
 
-    def _score(
-        self, block: Block, weights: FloatArray, position: int, *, maxima_only: bool = False
-    ) -> Program[None]:
-        """Add the block's posteriors of all test rows, in calls of bounded length."""
-        unit = self.unit
-        sums = self.sums[0 if self.at_once else unit.evaluated.index(position)]
-        n_scored = sums.posterior.shape[0]
-        scoring = evaluation.Scoring(
-            weights,
-            block.bounds[:-1],
-            unit.granularity == "attribute",
-            self.bits,
-            unit.cell.combine == "joint",
-        )
-        width = block.layout.children.shape[1] + 1
-        per_row = costs.PER_SCORE * width * unit.n_classes
-        pieces = evaluation.pieces(block.layout, self.held_out.y.size)
-        most = max((last - first for first, last in pieces), default=0)
-        rows = np.diff(self.clients.start) if not unit.pools else np.zeros(1)
-        loads = np.asarray(rows * costs.PER_SCORE * width + most * per_row)[:n_scored]
-        for sets in evaluation.together(block.layout, most):
-            for batch in batches(loads * (sets.stop - sets.start), costs.CALL_SECONDS):
-                for first, last in pieces:
-                    with self.clock("evaluate", position):
-                        evaluation.score(
-                            self.held_out,
-                            first,
-                            last,
-                            self.clients,
-                            block.layout,
-                            block.theta,
-                            scoring,
-                            sets.start,
-                            sets.stop,
-                            batch.start,
-                            batch.stop,
-                            maxima_only,
-                            self.top,
-                            sums,
-                        )
-                    yield True
-
-    @cached_property
-    def usable(self) -> IntArray:
-        """Parent sets that have a say on each test row, shape ``(m,)``."""
-        return metrics.usable_sets(self.held_out.X, self.unit.sets)
-
-    def _metrics_of(self, sums: metrics.Sums) -> FloatArray:
-        """Give the rows on which no parent set has a say a posterior; return the metrics of whole sums."""
-        unit, cell = self.unit, self.unit.cell
-        joint = cell.combine == "joint"
-        rows = np.flatnonzero(self.usable == 0)
-        for c in range(sums.posterior.shape[0]) if rows.size else ():
-            own = slice(self.clients.start[c], self.clients.start[c + 1])
-            X, y = self.clients.X[own], self.clients.y[own]
-            if unit.pools:
-                X, y = unit.X[unit.owner >= 0], unit.y[unit.owner >= 0]
-            exact = not unit.pools or cell.epsilon == float("inf")
-            posterior = metrics.fall_back(
-                self.held_out.X[rows],
-                X,
-                y,
-                unit.arity,
-                unit.n_classes,
-                # weighted models and noisy counts have nothing of lower order to fall back on but the prior
-                order=cell.n - 1 if exact and not cell.weighted else -1,
-                rule=(cell.smoothing, cell.pseudocount),
-                joint=joint,
-                prior=self.pooled_prior,
-            )
-            sums.posterior[c, rows] = np.rint(posterior * 2.0**self.bits).astype(np.int64)
-        return metrics.of_sums(sums, np.maximum(self.usable, 1), self.bits, joint, self.held_out.y)
-
     # ------------------------------------------------------------ what leaves the host
 
     def summary(self) -> dict[str, Any]:
-        """Return what rank 0 needs: metrics (from shard 0), reports of training, seconds."""
-        unit = self.unit
+        """Return what rank 0 needs: reports of training, seconds, and what the scores have to say."""
         summary: dict[str, Any] = {
             "group": self.group,
             "shard": self.shard,
@@ -437,10 +282,4 @@ class Host:
                 for position, reports in self.reports.items()
             },
         }
-        if self.shard == 0:
-            summary["metrics"] = [*self.metrics, *map(self._metrics_of, self.sums)]
-            if "predictions" in unit.cell.save:
-                summary["posterior"] = metrics.posteriors(
-                    self.sums[-1], np.maximum(self.usable, 1), self.bits, unit.cell.combine == "joint"
-                )
-        return summary
+        return summary | self.scores.summary()

@@ -15,14 +15,13 @@ from fedande_mpi.arrangement import PIECE_BYTES, Arrangement, arrange
 from fedande_mpi.cell import Cell
 from fedande_mpi.errors import ConfigError
 from fedande_mpi.release import released_numbers
+from fedande_mpi.scores import scored_last
 from fedande_mpi.unit import Unit
 
 MIB = 2**20
 
 _RANK_BYTES = 180 * MIB
 """What Python, NumPy and the compiled loops take on every rank before any data (measured)."""
-_TYPICAL_ITERATIONS = 300
-"""Iterations of a solve until convergence: an order of size."""
 _BLOCKS_PER_CHECKPOINT = 0.25
 """Longest block, as a share of the time between checkpoints."""
 
@@ -130,23 +129,29 @@ def plan_unit(unit: Unit, n_ranks: int) -> CellPlan:
         for shard, slices in zip(arrangement.shards, arrangement.blocks, strict=True)
     ]
     hosted = max(len(arrangement.clients(group)) for group in range(arrangement.n_groups))
-    rounds_scored = 1 if arrangement.at_once else len(unit.evaluated)
     scored = hosted if not unit.pools else 1
-    sums = rounds_scored * scored * n_test * (o + 2) * 8
+    of_a_round = scored * n_test * (o + 2) * 8
+    sums = len(unit.evaluated) * of_a_round
+    held = max(
+        of_a_round + len(unit.evaluated) * int(widths[sets].sum()) * 8
+        if scored_last(unit, arrangement, shard)
+        else sums
+        for shard, sets in enumerate(arrangement.shards)
+    )
     reports = len(cell.rounds) * cell.clients * len(unit.sets) * 32 if cell.weighted else 0
     kept = int(bounds[-1]) * 8 * (1 if cell.in_rounds else cell.clients) if "weights" in cell.save else 0
     server = _RANK_BYTES + data + reports + kept
     piece = arrangement.n_groups * max(PIECE_BYTES, 8 * max(blocks)) if cell.in_rounds else 0
     server += sum(blocks) * 8 * (cell.clients if saves_rows else 3) + len(blocks) * piece
-    host = _RANK_BYTES + 2 * data + sums + max(blocks) * 8 * ((hosted if cell.weighted else 1) + 3)
+    host = _RANK_BYTES + 2 * data + held + max(blocks) * 8 * ((hosted if cell.weighted else 1) + 3)
     host += reports * hosted // (cell.clients * arrangement.n_shards)
     seconds = estimated_seconds(unit)
     # may there be a checkpoint? The estimate is an order of size
     if 0.0 < 60.0 * cell.checkpoint_minutes < 10.0 * seconds / max(1, n_ranks - 1):
         # rank 0 holds all sums and what arrives of a round, a host what it has handed over
         everyone = sums // scored * (cell.clients if not unit.pools else 1)
-        server += everyone + everyone // rounds_scored
-        host += sums + sums // rounds_scored
+        server += everyone + everyone // len(unit.evaluated)
+        host += sums + of_a_round + (sums - of_a_round if held < sums else 0)
     if n_ranks == 1:
         server = host = server + host - _RANK_BYTES
     down, up = communication_bytes(unit)
@@ -190,7 +195,7 @@ def estimated_seconds(unit: Unit) -> float:
         seconds += n_rows * len(unit.sets) * (unit.arity.size - cell.n + 1) * costs.PER_COUNT
         seconds += noisy_numbers(unit) * costs.PER_DRAW
     if cell.weighted:
-        steps = min(cell.max_iterations, _TYPICAL_ITERATIONS)
+        steps = min(cell.max_iterations, costs.TYPICAL_ITERATIONS)
         if cell.in_rounds and cell.solver.local_steps:
             steps = cell.solver.local_steps
         repeats = cell.solver.rounds if cell.in_rounds else 1

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from fedande_mpi import aggregation
+from fedande_mpi import aggregation, costs
 from fedande_mpi.arrangement import Arrangement, row_pieces
 from fedande_mpi.links import Link
 from fedande_mpi.partial import Collection, Keeper, KeepsNothing, looks_back, scored_counts
 from fedande_mpi.programs import Program
+from fedande_mpi.scores import scored_last
 from fedande_mpi.unit import Clock, Unit, Where
 
 FloatArray = NDArray[np.float64]
@@ -31,7 +32,7 @@ class Server:
     first_broadcast: tuple[float, float] | None = None
     last_gather: tuple[float, float] = (0.0, 0.0)
     got_on: Callable[[float], None] = lambda share: None
-    """Told the share of the unit's weights that a round has just averaged."""
+    """Told the share of the unit's work that a round has just been."""
     keeper: Keeper = field(default_factory=KeepsNothing)
 
     def __post_init__(self) -> None:
@@ -42,6 +43,17 @@ class Server:
     def _stamp(self) -> tuple[float, float]:
         return time.process_time(), time.perf_counter()
 
+    def _scoring(self, shard: int) -> float:
+        """Return how much of a shard's work is scoring after all training, about."""
+        unit, cell = self.unit, self.unit.cell
+        if not scored_last(unit, self.arrangement, shard):
+            return 0.0
+        steps = cell.solver.local_steps or costs.TYPICAL_ITERATIONS
+        n_rows = float(unit.n_rows.sum())
+        training = cell.solver.rounds * (1 + steps * costs.EVALUATIONS) * n_rows * costs.PER_STEP
+        scoring = len(unit.evaluated) * cell.clients * (unit.y.size - n_rows) * costs.PER_SCORE
+        return scoring / (training + scoring)
+
     def shard(self, link: Link, shard: int) -> Program[None]:
         """Serve one shard: its blocks one after another, the rounds of a block inside."""
         unit, arrangement = self.unit, self.arrangement
@@ -49,6 +61,7 @@ class Server:
         resumed = arrangement.n_sets < len(unit.sets)
         if resumed:
             yield from self._hand_out(link, shard)
+        scoring = self._scoring(shard)
         since: list[IntArray] = []
         for last_pass in (False, True) if unit.cell.combine == "joint" and not resumed else (True,):
             for number, block in enumerate(arrangement.blocks[shard]):
@@ -57,7 +70,7 @@ class Server:
                 if unit.pools:
                     yield from self._pool(link, sets)
                 if unit.cell.in_rounds:
-                    yield from self._rounds(link, counts, at, sets)
+                    yield from self._rounds(link, counts, at, sets, 1.0 - scoring)
                 elif self.unit.keeps_weights:
                     bounds = unit.bounds(sets, unit.granularity)
                     rows = np.empty((sum(counts), int(bounds[-1])))
@@ -68,6 +81,12 @@ class Server:
                     if looks_back(unit, arrangement, shard, number):
                         last = number == len(arrangement.blocks[shard]) - 1
                         yield from self._look_back(link, shard, since, last=last)
+        if scored_last(unit, arrangement, shard):
+            weights = unit.bounds(unit.sets[arrangement.shards[shard]], unit.granularity)[-1]
+            share = scoring * float(weights) / self.all_weights / len(unit.evaluated)
+            for _ in unit.evaluated:
+                yield from link.total(np.zeros(1, dtype=np.int64))
+                self.got_on(share)
         self.collection.ended(shard)
 
     def _look_back(self, link: Link, shard: int, since: list[IntArray], *, last: bool) -> Program[None]:
@@ -131,10 +150,13 @@ class Server:
         yield from link.total(sums)
         yield from link.broadcast(sums)
 
-    def _rounds(self, link: Link, counts: list[int], at: IntArray, sets: IntArray) -> Program[None]:
+    def _rounds(
+        self, link: Link, counts: list[int], at: IntArray, sets: IntArray, training: float
+    ) -> Program[None]:
         unit = self.unit
         solver = unit.cell.solver
         bounds = unit.bounds(sets, unit.granularity)
+        share = training * float(bounds[-1]) / self.all_weights / solver.rounds
         weights = np.full(int(bounds[-1]), solver.initial_weight)
         factors, divisor = aggregation.client_factors(solver.aggregation, unit.n_rows)
         # used round after round: fresh memory costs as much as what is done with it
@@ -151,7 +173,7 @@ class Server:
             with self.clock("aggregate", round_number):
                 aggregation.mean_of_sums(sums, bounds, exponents, divisor, weights)
             self.last_gather = self._stamp()
-            self.got_on(float(bounds[-1]) / self.all_weights / solver.rounds)
+            self.got_on(share)
             yield from link.broadcast(weights)
         if self.unit.keeps_weights:
             self._keep(at, bounds, weights[None])

@@ -87,7 +87,7 @@ DISTURBED = """
 if size > 1:
     import random, time
     import numpy
-    from fedande_mpi import host, messages
+    from fedande_mpi import host, messages, scores
     random.seed(100 + rank)
     numpy.random.seed(200 + rank)
     chance = random.Random()
@@ -99,7 +99,8 @@ if size > 1:
         return delayed
     for owner, names in (
         (messages.MpiLink, ("broadcast", "gather", "maximum", "total")),
-        (host.Host, ("_steps", "_score", "_pool")),
+        (host.Host, ("_steps", "_pool")),
+        (scores.Scores, ("_add",)),
     ):
         for name in names:
             setattr(owner, name, late(getattr(owner, name)))

@@ -1,0 +1,244 @@
+"""A host's scores of the test rows: sums of posteriors over its parent sets, and metrics when they are whole.
+
+The sums of a round are whole when all parent sets have been trained that far, and blocks of sets are trained one after
+another, all rounds of each. Either a host holds the sums of every round until then, or the shard's weights of every
+round: then it scores at the end, round by round in the same memory.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedande_mpi import costs, evaluation, local, metrics
+from fedande_mpi.arrangement import Arrangement, batches
+from fedande_mpi.block import Block, make_block
+from fedande_mpi.links import Link
+from fedande_mpi.partial import scored_counts
+from fedande_mpi.programs import Program
+from fedande_mpi.unit import Clock, Unit
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+def scored_last(unit: Unit, arrangement: Arrangement, shard: int) -> bool:
+    """Say whether the hosts of a shard keep the weights of every round and score them when all are trained.
+
+    They do where the weights take less memory than the sums of all rounds but one. What goes on from a checkpoint has
+    such sums already, and a pooled model has one for all clients.
+    """
+    rounds = len(unit.evaluated)
+    if not unit.cell.in_rounds or unit.pools or rounds == 1 or arrangement.n_sets < len(unit.sets):
+        return False
+    weights = int(unit.bounds(unit.sets[arrangement.shards[shard]], unit.granularity)[-1])
+    n_test = unit.y.size - int(unit.n_rows.sum())
+    sums = max(arrangement.counts) * n_test * (unit.n_classes + 2)
+    return rounds * weights <= (rounds - 1) * sums
+
+
+class Scores:
+    """The scores of a group of clients on a shard of the parent sets."""
+
+    def __init__(
+        self,
+        unit: Unit,
+        arrangement: Arrangement,
+        group: int,
+        shard: int,
+        clients: local.Clients,
+        clock: Clock,
+    ) -> None:
+        self.unit, self.arrangement, self.group, self.shard = unit, arrangement, group, shard
+        self.clients, self.clock = clients, clock
+        self.held_out = unit.held_out
+        self.bits = metrics.scale_bits(len(unit.sets))
+        self.joint = unit.cell.combine == "joint"
+        self.max_rows = max(1, int(np.diff(clients.start).max()))
+        self.last = scored_last(unit, arrangement, shard)
+        self.n_scored = scored_counts(unit, arrangement)[group]
+        self.sums = [self._empty() for _ in range(1 if self.last else len(unit.evaluated))]
+        self.metrics: list[FloatArray] = []
+        """Of every scored round, in the first shard."""
+        self.handed_over: list[metrics.Sums] | None = None
+        """What of the sums is in a checkpoint; made with the first."""
+        self.pooled_prior: FloatArray | None = None
+        """Class probabilities of the pooled model, once there is one."""
+        self.top = np.full((self.n_scored, self.held_out.y.size if self.joint else 0), -np.inf)
+        sets = unit.sets[arrangement.shards[shard]]
+        self.bounds = unit.bounds(sets, unit.granularity)
+        self.kept = np.empty((len(unit.evaluated) if self.last else 0, int(self.bounds[-1])))
+        """Weights of the shard's sets in every scored round."""
+        self.unscored = slice(0, 0)
+        """Those of the shard's sets whose kept weights are still to be scored."""
+
+    def _empty(self) -> metrics.Sums:
+        return metrics.empty_sums(self.n_scored, self.held_out.y.size, self.unit.n_classes)
+
+    def after_round(self, block: Block, part: slice, weights: FloatArray, position: int) -> Program[None]:
+        """Score the weights of a block, which is some of the shard's sets, or keep them until later."""
+        if position in self.unit.evaluated and self.n_scored:
+            at = self.unit.evaluated.index(position)
+            if self.last:
+                self.kept[at, self.bounds[part.start] : self.bounds[part.stop]] = weights
+                self.unscored = slice(self.unscored.start, part.stop)
+            else:
+                yield from self.score(block, weights[None], position)
+        yield True
+
+    def score(
+        self, block: Block, weights: FloatArray, position: int, *, maxima_only: bool = False
+    ) -> Program[None]:
+        """Add a block's posteriors to the sums of a round, or raise the rows' maxima."""
+        return self._add(
+            block, weights, position, self.sums[self.unit.evaluated.index(position)], maxima_only
+        )
+
+    def _add(
+        self, block: Block, weights: FloatArray, position: int, sums: metrics.Sums, maxima_only: bool = False
+    ) -> Program[None]:
+        """Add posteriors of all test rows, in calls of bounded length."""
+        unit = self.unit
+        scoring = evaluation.Scoring(
+            weights, block.bounds[:-1], unit.granularity == "attribute", self.bits, self.joint
+        )
+        width = block.layout.children.shape[1] + 1
+        per_row = costs.PER_SCORE * width * unit.n_classes
+        pieces = evaluation.pieces(block.layout, self.held_out.y.size)
+        most = max((last - first for first, last in pieces), default=0)
+        rows = np.diff(self.clients.start) if not unit.pools else np.zeros(1)
+        loads = np.asarray(rows * costs.PER_SCORE * width + most * per_row)[: self.n_scored]
+        for sets in evaluation.together(block.layout, most):
+            for batch in batches(loads * (sets.stop - sets.start), costs.CALL_SECONDS):
+                for first, last in pieces:
+                    with self.clock("evaluate", position):
+                        evaluation.score(
+                            self.held_out,
+                            first,
+                            last,
+                            self.clients,
+                            block.layout,
+                            block.theta,
+                            scoring,
+                            sets.start,
+                            sets.stop,
+                            batch.start,
+                            batch.stop,
+                            maxima_only,
+                            self.top,
+                            sums,
+                        )
+                    yield True
+
+    def _kept_block(self) -> Block | None:
+        """Return the parent sets whose weights are kept and not scored, if there are any."""
+        if self.unscored.start == self.unscored.stop:
+            return None
+        return make_block(self.unit, self.arrangement.shards[self.shard][self.unscored], self.max_rows)
+
+    def _add_kept(self, block: Block | None, at: int, sums: metrics.Sums) -> Program[None]:
+        """Score the kept weights of a round, by its place among the scored ones."""
+        if block is not None:
+            weights = self.kept[at, self.bounds[self.unscored.start] : self.bounds[self.unscored.stop]]
+            yield from self._add(block, weights[None], self.unit.evaluated[at], sums)
+
+    def finish(self, link: Link, group_link: Link) -> Program[None]:
+        """Make the sums of each round whole, and metrics of them; all hosts of the group at the same time."""
+        kept = self._kept_block()
+        for at, position in enumerate(self.unit.evaluated):
+            if len(self.sums) > 1:
+                sums = self.sums[at]
+            else:
+                (sums,) = self.sums
+                for numbers in sums if at > 0 else ():
+                    numbers.fill(0)
+            yield from self._add_kept(kept, at, sums)
+            yield from self.clock.waiting(group_link.total(sums.posterior), -1)
+            yield from self.clock.waiting(group_link.total(sums.rest), -1)
+            if self.shard == 0:
+                with self.clock("evaluate", position):
+                    self.metrics.append(self._metrics_of(sums))
+                yield True
+            if self.last:  # so that rank 0 knows how far it is
+                yield from self.clock.waiting(link.total(np.zeros(1, dtype=np.int64)), -1)
+
+    # ------------------------------------------------------------------ checkpoints
+
+    def hand_over(self, link: Link) -> Program[None]:
+        """Send what has been scored since the last checkpoint."""
+        if len(self.sums) < len(self.unit.evaluated):  # from here on all rounds' sums are needed
+            self.sums += [self._empty() for _ in self.unit.evaluated[1:]]
+        kept = self._kept_block()
+        for at, sums in enumerate(self.sums):
+            yield from self._add_kept(kept, at, sums)
+        self.unscored = slice(self.unscored.stop, self.unscored.stop)
+        before = self.handed_over or [metrics.Sums(*map(np.zeros_like, sums)) for sums in self.sums]
+        scored = scored_counts(self.unit, self.arrangement)
+        for sums, earlier in zip(self.sums, before, strict=True):
+            for now, then in zip(sums, earlier, strict=True):
+                rows = (now - then).reshape(now.shape[0], now.shape[1] * now.shape[2])
+                yield from self.clock.waiting(link.gather(rows, None, scored), -1)
+                then[...] = now
+        self.handed_over = before
+        if self.joint:
+            yield from self.clock.waiting(link.gather(self.top, None, scored), -1)
+
+    def take_up(self, link: Link) -> Program[None]:
+        """Go on from what an earlier start has left: the group's sums in the first shard."""
+        for group, count in enumerate(scored_counts(self.unit, self.arrangement)):
+            mine = group == self.group
+            if self.shard == 0:
+                for sums in self.sums:
+                    for own in sums:
+                        buffer = own if mine else np.empty((count, *own.shape[1:]), dtype=np.int64)
+                        yield from self.clock.waiting(link.broadcast(buffer), -1)
+            if self.joint:
+                buffer = self.top if mine else np.empty((count, self.top.shape[1]))
+                yield from self.clock.waiting(link.broadcast(buffer), -1)
+        if self.shard == 0:
+            self.handed_over = [metrics.Sums(*map(np.copy, sums)) for sums in self.sums]
+
+    # ---------------------------------------------------------------------- metrics
+
+    @cached_property
+    def usable(self) -> IntArray:
+        """Parent sets that have a say on each test row, shape ``(m,)``."""
+        return metrics.usable_sets(self.held_out.X, self.unit.sets)
+
+    def _metrics_of(self, sums: metrics.Sums) -> FloatArray:
+        """Give the rows on which no parent set has a say a posterior; return the metrics of whole sums."""
+        unit, cell = self.unit, self.unit.cell
+        rows = np.flatnonzero(self.usable == 0)
+        for c in range(sums.posterior.shape[0]) if rows.size else ():
+            own = slice(self.clients.start[c], self.clients.start[c + 1])
+            X, y = self.clients.X[own], self.clients.y[own]
+            if unit.pools:
+                X, y = unit.X[unit.owner >= 0], unit.y[unit.owner >= 0]
+            exact = not unit.pools or cell.epsilon == float("inf")
+            posterior = metrics.fall_back(
+                self.held_out.X[rows],
+                X,
+                y,
+                unit.arity,
+                unit.n_classes,
+                # weighted models and noisy counts have nothing of lower order to fall back on but the prior
+                order=cell.n - 1 if exact and not cell.weighted else -1,
+                rule=(cell.smoothing, cell.pseudocount),
+                joint=self.joint,
+                prior=self.pooled_prior,
+            )
+            sums.posterior[c, rows] = np.rint(posterior * 2.0**self.bits).astype(np.int64)
+        return metrics.of_sums(sums, np.maximum(self.usable, 1), self.bits, self.joint, self.held_out.y)
+
+    def summary(self) -> dict[str, Any]:
+        """Return what rank 0 needs from the first shard: metrics, and the last round's posteriors if asked for."""
+        if self.shard != 0:
+            return {}
+        summary: dict[str, Any] = {"metrics": self.metrics}
+        if "predictions" in self.unit.cell.save:
+            usable = np.maximum(self.usable, 1)
+            summary["posterior"] = metrics.posteriors(self.sums[-1], usable, self.bits, self.joint)
+        return summary
