@@ -27,13 +27,18 @@ from fedande_mpi.local import Clients, Theta
 from fedande_mpi.metrics import Sums
 from fedande_mpi.odds import Index, Own, Table
 from fedande_mpi.touched import Layout
-from fedande_mpi.vectors import count_4, count_8, multiply_4, multiply_8, total_4, total_8
+from fedande_mpi.vectors import count_2, count_4, count_8, fetch, multiply_4, multiply_8, total_4, total_8
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 _CACHE = 2**20
 """Bytes of sorted rows that are worked on together."""
+
+
+_NEAR = 2**15
+"""Numbers of a client's sums that stay close at hand while it is scored. Of more, those that the next rows add to are
+fetched ahead: sorted by parent state, rows are anywhere in them."""
 
 
 class HeldOut(NamedTuple):
@@ -240,6 +245,10 @@ def _add_rows(
     h = compared - 1
     joint = h == o
     lanes = cll.stride(compared)
+    # where a lane is left, the last class has it, with odds of 1
+    spare = lanes > h and not joint
+    counted = o if spare else h
+    far = posterior.size > _NEAR
     unit = 2.0**bits
     inverse = 1.0 / unit  # powers of two: exact
     # slices once, as each counts references; from 0, as only such loops run in vector registers
@@ -248,13 +257,18 @@ def _add_rows(
     whole, whole_last, coarse, fine = rounded[0], rounded[1], rounded[2], rounded[3]
     for start in range(0, n_used, CHUNK):
         n = min(CHUNK, n_used - start)
+        for r in range(n if far else 0):
+            row = order[start + r]
+            for k in range(0, o, 8):
+                fetch(posterior, row * o + k)
+            fetch(rest, row * 2)
         _multiply(factors, start, n, width, lanes, e, z)
         if lanes == 1:
             for r in range(n):
                 last[r] = 1.0 + z[r]
         else:
             for r in range(n):
-                total = 1.0
+                total = 0.0 if spare else 1.0
                 k = 0
                 while k + 8 <= lanes:
                     total += total_8(z, r * lanes + k)
@@ -275,10 +289,12 @@ def _add_rows(
                 factor[r] = 1.0
                 largest = top[order[start + r]] if joint else 0.0
                 last[r] = _by_logarithms(index, start + r, width, h, u, joint, largest, z, r * lanes)
+                if spare:
+                    z[r * lanes + h] = last[r]
         for r in range(n):
             label = labels[start + r]
-            among = z[r * lanes + min(label, h - 1)] * factor[r]  # no jump: labels are hard to foresee
-            own[r] = among if label < h else last[r]
+            among = z[r * lanes + min(label, counted - 1)] * factor[r]  # no jump: labels are hard to foresee
+            own[r] = among if label < counted else last[r]
         for r in range(n):
             whole_last[r] = np.int64(np.rint(last[r] * unit))
             left = own[r] - np.rint(own[r] * unit) * inverse
@@ -291,26 +307,25 @@ def _add_rows(
                 whole[r] = np.int64(np.rint(z[r] * (factor[r] * unit)))
             for r in range(n):
                 posterior[order[start + r], 0] += whole[r]
-        else:
-            for r in range(n):
-                row = order[start + r]
+        for r in range(n):
+            row = order[start + r]
+            if lanes > 1:
                 scale = factor[r] * unit
                 k = 0
-                while k + 8 <= h:
+                while k + 8 <= counted:
                     count_8(z, r * lanes + k, scale, posterior, row * o + k)
                     k += 8
-                if k + 4 <= h:
+                if k + 4 <= counted:
                     count_4(z, r * lanes + k, scale, posterior, row * o + k)
                     k += 4
-                while k < h:
+                if k + 2 <= counted:
+                    count_2(z, r * lanes + k, scale, posterior, row * o + k)
+                    k += 2
+                if k < counted:
                     posterior[row, k] += np.int64(np.rint(z[r * lanes + k] * scale))
-                    k += 1
-        if not joint:
-            for r in range(n):
-                posterior[order[start + r], h] += whole_last[r]
-        for r in range(n):
+            if not (joint or spare):
+                posterior[row, h] += whole_last[r]
             if coarse[r] | fine[r] != 0:
-                row = order[start + r]
                 rest[row, 0] += coarse[r]
                 rest[row, 1] += fine[r]
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedande_mpi import ande, formulas
 from fedande_mpi.ande import count_tables
-from fedande_mpi.jit import compiled, reducing
+from fedande_mpi.jit import compiled, inlined, reducing
 
 
 class Sums(NamedTuple):
@@ -74,9 +74,11 @@ def _metrics(
     smallest = 0.5 * unit * unit * unit
     hits = np.empty((3, o), dtype=np.int64)  # true positives, predicted, actual
     for c in range(n_clients):
+        rest = sums.rest[c]
         for k in range(o):
             hits[0, k] = hits[1, k] = hits[2, k] = 0
         log_likelihood = 0.0
+        likelihood = 1.0  # of the rows whose logarithm is still to be taken, all at once
         brier = 0.0
         for r in range(m):
             row, label = sums.posterior[c, r], y[r]
@@ -84,11 +86,12 @@ def _metrics(
             best = _first_largest(row)
             hits[1, best] += 1
             hits[2, label] += 1
-            if best == label:
-                hits[0, best] += 1
-            rest = sums.rest[c, r]
-            own = row[label] * unit + rest[0] * unit * unit + rest[1] * unit * unit * unit
-            log_likelihood += min(np.log(max(own, smallest) / whole), 0.0)
+            hits[0, best] += best == label
+            own = row[label] * unit + rest[r, 0] * unit * unit + rest[r, 1] * unit * unit * unit
+            likelihood *= min(max(own, smallest) / whole, 1.0)
+            if likelihood < 1e-200:  # a row's is above 1e-60
+                log_likelihood += np.log(likelihood)
+                likelihood = 1.0
             brier += _squares(row, unit, label, whole) / (whole * whole)
         correct = 0
         f1 = 0.0
@@ -99,12 +102,12 @@ def _metrics(
                 seen += 1
                 f1 += 2.0 * hits[0, k] / (hits[1, k] + hits[2, k])
         out[0, c] = correct / m
-        out[1, c] = log_likelihood / m
+        out[1, c] = (log_likelihood + np.log(likelihood)) / m
         out[2, c] = brier / m
         out[3, c] = f1 / seen
 
 
-@compiled
+@inlined
 def _total(row: NDArray[np.int64]) -> float:
     total = 0.0
     for k in range(row.size):
@@ -112,12 +115,17 @@ def _total(row: NDArray[np.int64]) -> float:
     return total
 
 
-@compiled
+@inlined
 def _first_largest(row: NDArray[np.int64]) -> int:
-    largest = row[0]
+    largest, at = row[0], 0
+    if row.size <= 8:  # without a jump: where it is, is hard to foresee
+        for k in range(1, row.size):
+            more = row[k] > largest
+            largest = row[k] if more else largest
+            at = k if more else at
+        return at
     for k in range(1, row.size):
         largest = max(largest, row[k])
-    at = 0
     while row[at] != largest:
         at += 1
     return at

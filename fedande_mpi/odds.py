@@ -71,7 +71,7 @@ class Table(NamedTuple):
         Scores as differences to the last class (joint: the scores).
     e : float64
         Their exponentials, NaN where out of range. Lanes without a class are 0 in the first cells of the states,
-        so that they are 0 in every product.
+        so that they are 0 in every product; the last class, if there is a lane for it, has 1.
     """
 
     u: FloatArray
@@ -249,9 +249,10 @@ def share(
             u[i * lanes + k] = score[k] - score[compared - 1]
     n = cell.size * lanes
     exponentials(u[:n], e[:n], LARGEST / (children.size + 1))
+    # of the lanes beyond the compared classes the first is the last class's, whose odds are 1
     for i in range(cell.size):
         if child[i] < 0:
-            for k in range(compared - 1, lanes):
+            for k in range(compared - 1 if joint else compared, lanes):
                 e[i * lanes + k] = 0.0
 
 

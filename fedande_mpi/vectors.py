@@ -191,6 +191,22 @@ def copy_past_caches(typing_context: Any, values: Any, first: Any, n: Any, out: 
     return signature, generate
 
 
+@_intrinsic
+def fetch(typing_context: Any, values: Any, at: Any) -> Any:
+    """Bring ``values[at]`` into the first-level cache, ahead of its use."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        place = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
+        flag = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [place.type, flag, flag, flag])
+        function = _ir.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(function, [place, *(ir.Constant(flag, value) for value in (1, 3, 1))])
+        return context.get_dummy_value()
+
+    return types.void(values, types.int64), generate
+
+
 add_4, add_8 = _gather(4, "fadd", 0.0), _gather(8, "fadd", 0.0)
 """``add(values, cells, first, n_cells, stride, lane, out, at)``: ``out[at : at + 4 or 8]`` becomes the sum, over the
 cells ``cells[first : first + n_cells]``, of ``values[cell * stride + lane ...]``."""
@@ -205,6 +221,6 @@ scatter_4, scatter_8 = _scatter(4), _scatter(8)
 total_4, total_8 = _total(4), _total(8)
 """``total(values, at)``: the sum of ``values[at : at + 4 or 8]``, by halves."""
 
-count_4, count_8 = _count(4), _count(8)
-"""``count(values, at, factor, out, first)``: each of ``values[at : at + 4 or 8]``, times the factor and rounded to a
+count_2, count_4, count_8 = _count(2), _count(4), _count(8)
+"""``count(values, at, factor, out, first)``: each of ``values[at : at + 2, 4 or 8]``, times the factor and rounded to a
 whole number, is added to the 64-bit integers from ``out[first]`` on."""

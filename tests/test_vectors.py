@@ -56,7 +56,7 @@ def test_the_total_of_a_run(n_lanes, values):
     assert got == pytest.approx(values[AT : AT + n_lanes].sum(), rel=1e-14)
 
 
-@pytest.mark.parametrize("n_lanes", [4, 8])
+@pytest.mark.parametrize("n_lanes", [2, 4, 8])
 def test_counts_are_rounded_to_even(n_lanes):
     values = np.array([9.0, 0.5, 1.5, 2.5, -0.5, 0.75, -1.5, 1e15, 3.0])
     out = np.arange(12)
@@ -75,3 +75,10 @@ def test_what_is_copied_past_the_caches_is_all_there_and_no_more(at, n, values):
     expected = np.zeros(60)
     expected[at : at + n] = values[7 : 7 + n]
     np.testing.assert_array_equal(out, expected)
+
+
+def test_a_number_that_is_fetched_stays_as_it_is(values):
+    fetch = numba.njit(lambda a, i: vectors.fetch(a, i))
+    before = values.copy()
+    fetch(values, values.size - 1)
+    np.testing.assert_array_equal(values, before)
