@@ -72,24 +72,23 @@ def largest_terms(rows: FloatArray, factors: FloatArray, start: NDArray[np.int64
         Not finite where a weight is not.
     """
     largest = np.empty((rows.shape[0], start.size - 1))
-    _largest_magnitudes(rows, start, largest)
-    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is the caller's to refuse
-        largest *= factors[:, None]
+    _largest_terms(rows, factors, start, largest)
     return largest
 
 
 @compiled
-def _largest_magnitudes(rows: FloatArray, start: NDArray[np.int64], out: FloatArray) -> None:
+def _largest_terms(rows: FloatArray, factors: FloatArray, start: NDArray[np.int64], out: FloatArray) -> None:
     for c in range(rows.shape[0]):
         for b in range(start.size - 1):
-            out[c, b] = largest_magnitude(rows[c, start[b] : start[b + 1]])
+            out[c, b] = factors[c] * largest_magnitude(rows[c, start[b] : start[b + 1]])
 
 
 def refuse_not_finite(largest: FloatArray) -> None:
     """Raise `NotFinite` for the first row and set whose largest term ``(C, B)`` is not finite."""
-    bad = np.argwhere(~np.isfinite(largest))
-    if bad.size:
-        raise NotFinite(int(bad[0, 0]), int(bad[0, 1]))
+    finite = np.isfinite(largest)
+    if not finite.all():
+        row, position = np.argwhere(~finite)[0]
+        raise NotFinite(int(row), int(position))
 
 
 @compiled

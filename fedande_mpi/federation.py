@@ -171,10 +171,10 @@ def _assemble(
     hosts: dict[int, dict[str, float]] = {}
     for summary in summaries:
         members = arrangement.clients(summary["group"])
-        shard = arrangement.shards[summary["shard"]]
+        pairs = np.ix_(members, arrangement.shards[summary["shard"]])
         for position, parts in summary["reports"].items():
             for whole, part in zip(reports, parts, strict=True):
-                whole[position][np.ix_(members, shard)] = part
+                whole[position][pairs] = part
         rank = 0 if server_hosts else 1 + summary["shard"] * arrangement.n_groups + summary["group"]
         hosts[rank] = {name: float(values.sum()) for name, values in summary["seconds"].items()}
         for name, values in summary["seconds"].items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,19 @@ from fedande_mpi.unit import Clock, Unit, Where
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Work:
+    """The local steps of a block, the same in every round: its (client, set) pairs, in calls of bounded length."""
+
+    weights: local.Weights
+    clients: IntArray
+    positions: IntArray
+    calls: list[tuple[slice, bool]]
+    """Which pairs, and whether it is one that does some iterations per call."""
+    max_iterations: int
+    capacity: int
 
 
 class Host:
@@ -119,11 +133,15 @@ class Host:
         factors, _ = aggregation.client_factors(solver.aggregation, unit.n_rows)
         mine = factors[self.members.start : self.members.stop]
         weights = np.empty(int(block.bounds[-1]))
-        seen = None
+        counts = self.arrangement.counts
+        seen, pieces = None, []
         if unit.cell.transport == "gather":
-            seen = link.tables(self.arrangement.counts, weights.size)
+            seen = link.tables(counts, weights.size)
+            # where the server sees the rows none are sent
+            pieces = [some for some, _ in row_pieces(counts, weights.size)] if seen is None else []
         updates = np.empty((len(self.members), weights.size)) if seen is None else seen[self.group]
         max_iterations = solver.local_steps or unit.cell.max_iterations
+        work = self._work(block, weights, max_iterations, to_convergence=not solver.local_steps)
         for round_number in range(solver.rounds + 1):
             yield from self.clock.waiting(link.broadcast(weights), round_number)
             score = self.scores.after_round(block, part, weights, round_number)
@@ -131,16 +149,9 @@ class Host:
                 yield from score
                 break
             self.where.round = round_number + 1
-            yield from self._steps(
-                block,
-                weights,
-                updates,
-                round_number + 1,
-                max_iterations,
-                to_convergence=not solver.local_steps,
-            )
+            yield from self._steps(block, work, updates, round_number + 1)
             # scored while the server averages
-            send = self._send(link, updates, block.bounds, mine, block.sets, round_number + 1)
+            send = self._send(link, updates, block, mine, pieces, round_number + 1)
             yield from together(send, score)
 
     def _converge(self, link: Link, block: Block) -> Program[None]:
@@ -148,7 +159,8 @@ class Host:
         unit = self.unit
         weights = np.full(int(block.bounds[-1]), unit.cell.solver.initial_weight)
         updates = np.empty((len(self.members), weights.size))
-        yield from self._steps(block, weights, updates, 0, unit.cell.max_iterations, to_convergence=True)
+        work = self._work(block, weights, unit.cell.max_iterations, to_convergence=True)
+        yield from self._steps(block, work, updates, 0)
         yield from self.scores.score(block, updates, 0)
         if unit.keeps_weights:
             yield from self.clock.waiting(link.gather(updates, None, self.arrangement.counts), 0)
@@ -157,80 +169,75 @@ class Host:
         self,
         link: Link,
         rows: FloatArray,
-        bounds: IntArray,
+        block: Block,
         factors: FloatArray,
-        sets: IntArray,
+        pieces: list[list[int]],
         round_number: int,
     ) -> Program[None]:
-        position = min(round_number, len(self.unit.cell.rounds) - 1)
+        bounds = block.bounds
         largest = aggregation.largest_terms(rows, factors, bounds)
         if self.unit.cell.transport == "gather":
-            yield from self.clock.waiting(link.gather(largest, None, self.arrangement.counts), position)
-            counts = self.arrangement.counts
-            if link.tables(counts, rows.shape[1]) is not None:
-                return  # the rows are where the server sees them
+            yield from self.clock.waiting(link.gather(largest, None, self.arrangement.counts), round_number)
             first = 0
-            for some, _ in row_pieces(counts, rows.shape[1]):
+            for some in pieces:
                 here = rows[first : first + some[self.group]]
-                yield from self.clock.waiting(link.gather(here, None, some, ready=True), position)
+                yield from self.clock.waiting(link.gather(here, None, some, ready=True), round_number)
                 first += some[self.group]
             return
         try:
             aggregation.refuse_not_finite(largest)
         except aggregation.NotFinite as error:
-            parents = tuple(int(j) for j in sets[error.position])
+            parents = tuple(int(j) for j in block.sets[error.position])
             raise aggregation.refuse(self.members.start + error.row, parents, round_number) from None
         top = largest.max(axis=0)
-        yield from self.clock.waiting(link.maximum(top), position)
+        yield from self.clock.waiting(link.maximum(top), round_number)
         sums = np.zeros(int(bounds[-1]), dtype=np.int64)
         exponents = aggregation.exponents(top, self.unit.cell.clients)
         aggregation.add_terms(rows, factors, bounds, exponents, sums)
-        yield from self.clock.waiting(link.total(sums), position)
+        yield from self.clock.waiting(link.total(sums), round_number)
 
-    def _steps(
-        self,
-        block: Block,
-        weights: FloatArray,
-        updates: FloatArray,
-        position: int,
-        max_iterations: int,
-        *,
-        to_convergence: bool,
-    ) -> Program[None]:
-        """Do local steps for all clients and sets of the block, in calls of bounded length."""
+    def _work(self, block: Block, weights: FloatArray, max_iterations: int, *, to_convergence: bool) -> Work:
+        """Cut the local steps of a block, from `weights` as they are in each round, into calls."""
         unit = self.unit
-        state = local.Weights(
-            weights, block.bounds[:-1], unit.granularity == "attribute", float(unit.cell.solver.l2)
-        )
         capacity = touched.capacity(block.layout, self.max_rows)
         n_sets = len(block.sets)
         rows = np.diff(self.clients.start).astype(np.float64)
-        pair_client = np.repeat(np.arange(len(self.members)), n_sets)
-        pair_set = np.tile(np.arange(n_sets), len(self.members))
         width = block.layout.children.shape[1] + 1
         iterations = min(max_iterations, 15_000)
         loads = np.repeat(costs.pair_seconds(rows, width, unit.n_classes, capacity, iterations), n_sets)
-        report = local.empty_report(len(self.members), n_sets)
         one_by_one = to_convergence or unit.cell.optimizer == "scipy"
-        limit = 0.0 if one_by_one else costs.CALL_SECONDS
-        for batch in batches(loads, limit):
-            first = batch.start
-            self.where.client = self.members.start + int(pair_client[first])
-            self.where.parents = tuple(int(j) for j in block.sets[pair_set[first]])
+        cut = batches(loads, 0.0 if one_by_one else costs.CALL_SECONDS)
+        return Work(
+            local.Weights(
+                weights, block.bounds[:-1], unit.granularity == "attribute", float(unit.cell.solver.l2)
+            ),
+            np.repeat(np.arange(len(self.members)), n_sets),
+            np.tile(np.arange(n_sets), len(self.members)),
+            [(batch, one_by_one or bool(loads[batch.start] > 2 * costs.CALL_SECONDS)) for batch in cut],
+            max_iterations,
+            capacity,
+        )
+
+    def _steps(self, block: Block, work: Work, updates: FloatArray, position: int) -> Program[None]:
+        """Do local steps for all clients and sets of the block."""
+        report = local.empty_report(len(self.members), len(block.sets))
+        for batch, is_long in work.calls:
+            client, at = int(work.clients[batch.start]), int(work.positions[batch.start])
+            self.where.client = self.members.start + client
+            self.where.parents = tuple(block.sets[at].tolist())
             with self.clock("local", position):
-                if one_by_one or loads[first] > 2 * costs.CALL_SECONDS:
-                    pair = int(pair_client[first]), int(pair_set[first])
-                    yield from self._long_pair(block, state, pair, max_iterations, capacity, updates, report)
+                if is_long:
+                    yield from self._long_pair(block, work, (client, at), updates, report)
                 else:
                     local.run_pairs(
                         self.clients,
                         block.layout,
                         block.theta,
-                        state,
-                        pair_client[batch],
-                        pair_set[batch],
-                        max_iterations,
-                        capacity,
+                        work.weights,
+                        work.clients[batch],
+                        work.positions[batch],
+                        work.max_iterations,
+                        work.capacity,
                         self.max_rows,
                         updates,
                         report,
@@ -242,18 +249,17 @@ class Host:
     def _long_pair(
         self,
         block: Block,
-        weights: local.Weights,
+        work: Work,
         pair: tuple[int, int],
-        max_iterations: int,
-        capacity: int,
         updates: FloatArray,
         report: local.Report,
     ) -> Program[None]:
         """Do the steps of one pair, some iterations per call."""
         client, at = pair
         n_children, o = block.layout.children.shape[1], self.unit.n_classes
-        scratch = local.allocate(capacity, self.max_rows, n_children, o)
-        state = lbfgs.allocate(capacity * o)
+        weights, max_iterations = work.weights, work.max_iterations
+        scratch = local.allocate(work.capacity, self.max_rows, n_children, o)
+        state = lbfgs.allocate(work.capacity * o)
         problem = local.prepare(
             self.clients, block.layout, block.theta, weights, client, at, scratch, state.x
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -73,13 +73,13 @@ class MpiLink:
         width = (out if rows is None else rows).shape[1]  # type: ignore[union-attr]
         # all ranks cut alike: so many numbers of every host at a time that a message stays below the limit
         step = max(1, MAX_MESSAGE // (8 * len(counts)))
+        ends = list(accumulate(count * width for count in counts))
         for first in range(0, max(1, max(counts) * width), step):
             receive = None
             if out is not None:
                 # the server is rank 0 of the communicator and sends nothing
                 sizes = [0, *(max(0, min(step, count * width - first)) for count in counts)]
-                ends = np.cumsum([0, *counts]) * width
-                starts = [0, *(int(min(start + first, end)) for start, end in pairwise(ends))]
+                starts = [0, *(min(start + first, end) for start, end in pairwise([0, *ends]))]
                 receive = [out, sizes, starts, _datatype(self.mpi, out)]
             piece = mine[first : first + step] if rows is not None else None
             yield from wait(self.comm.Igatherv(piece, receive, root=0), ready=ready)

@@ -1,12 +1,13 @@
 """Programs of ranks as generators, run side by side in one process.
 
 Where a program has to wait it yields False, where it has got on it yields True. `drive` runs any number of them
-and sleeps only when all of them wait. So a server of many shards, a host of one, and both in a single process
-without MPI are the same code.
+and sleeps, or leaves the processor to others, only when all of them wait. So a server of many shards, a host of one,
+and both in a single process without MPI are the same code.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Generator, Iterable
 from typing import Any, TypeVar
@@ -26,9 +27,20 @@ _REST_SHARE = 0.02
 """Waits that are long enough to learn from; how long one may sleep when those before it were long, and, in a wait
 unlike the last, as a share of it, which is by how much it gets longer."""
 
+_BRIEF_WAIT = 5e-4
+_MOST_SKIPPED = 64
+"""A wait that is over within this is better not slept through: a nap of 20 us takes up to 100. And how many waits are
+slept through at most before it is tried again."""
+
 
 class _Patience:
     """How long a program that waits may be left alone.
+
+    Where rounds take less than a millisecond, a nap is a good part of one: when the last wait was of that kind, the
+    program only yields the processor until the wait is no longer brief. That pays while nobody else wants the processor
+    or who wants it is who is waited for. Where the wait takes longer all the same, the next ones are slept through:
+    each failure doubles how many, each success makes it one less. On crowded processors whoever does not sleep
+    falls behind.
 
     Short waits stay short: a pause is a tenth of the time waited so far, a millisecond at most. Waking up a
     thousand times a second costs 2 % of a core in a virtual machine, which is most of what a server needs while its
@@ -40,18 +52,34 @@ class _Patience:
         self.rests = rests
         self.since: float | None = None
         self.last = 0.0
+        self.latest = float("inf")
+        self.yields = False
+        self.skips = 0
+        self.to_skip = 1
 
     def got_on(self, now: float) -> None:
         """Note the end of a wait, if there was one."""
-        if self.since is not None and now - self.since > _LONG_WAIT:
-            self.last = now - self.since
+        if self.since is None:
+            return
+        self.latest = now - self.since
+        if self.latest > _LONG_WAIT:
+            self.last = self.latest
+        if self.yields:
+            self.to_skip = max(1, self.to_skip - 1)
         self.since = None
 
     def pause(self, now: float) -> float:
-        """Return the seconds from `now` until the program should be looked at."""
+        """Return the seconds from `now` until the program should be looked at; 0 not to sleep at all."""
         if self.since is None:
             self.since = now
+            self.yields = self.skips == 0 and self.latest < 2 * _BRIEF_WAIT
+            self.skips = max(0, self.skips - 1)
         waited = now - self.since
+        if self.yields:
+            if waited < _BRIEF_WAIT:
+                return 0.0
+            self.yields = False
+            self.skips, self.to_skip = self.to_skip, min(_MOST_SKIPPED, 2 * self.to_skip)
         rest = 0.0
         if self.rests and waited > _LONG_WAIT:
             unlike = waited > 1.5 * self.last
@@ -87,6 +115,7 @@ def drive(
             poll()
             polled = now
         pauses = []
+        all_wait = True
         for key, (program, patience) in list(running.items()):
             try:
                 got_on = next(program)
@@ -97,9 +126,14 @@ def drive(
             now = time.perf_counter()
             if got_on:
                 patience.got_on(now)
+                all_wait = False
             pauses.append(0.0 if got_on else patience.pause(now))
-        if pauses and min(pauses) > 0.0:
-            time.sleep(min(pauses))
+        if all_wait:
+            pause = min(pauses)
+            if pause > 0.0:
+                time.sleep(pause)
+            else:
+                os.sched_yield()
             now = time.perf_counter()
     return [results[key] for key in sorted(results)]
 

@@ -21,6 +21,23 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 
+@dataclass(frozen=True)
+class Buffers:
+    """What is used round after round for a block of parent sets: fresh memory costs as much as what is done with it."""
+
+    sets: IntArray
+    bounds: IntArray
+    factors: FloatArray
+    """Of every client, see `aggregation.client_factors`."""
+    seen: list[tuple[FloatArray, FloatArray]] | None
+    """Where the server sees the rows of every host, with its clients' factors, if it does."""
+    pieces: list[tuple[list[int], FloatArray]]
+    """Where it does not, how many rows of every host come at a time, with their clients' factors."""
+    rows: FloatArray
+    largest: FloatArray
+    sums: IntArray
+
+
 @dataclass
 class Server:
     """Rank 0's side of every shard."""
@@ -159,17 +176,14 @@ class Server:
         share = training * float(bounds[-1]) / self.all_weights / solver.rounds
         weights = np.full(int(bounds[-1]), solver.initial_weight)
         factors, divisor = aggregation.client_factors(solver.aggregation, unit.n_rows)
-        # used round after round: fresh memory costs as much as what is done with it
-        seen = link.tables(counts, weights.size)
-        some = row_pieces(counts, weights.size)[0][0] if seen is None else []
-        rows = np.empty((sum(some), weights.size))
-        sums = np.empty(weights.size, dtype=np.int64)
+        block = self._buffers(link, counts, sets, bounds, factors)
+        sums = block.sums
         if self.first_broadcast is None:
             self.first_broadcast = self._stamp()
         yield from link.broadcast(weights)
         for round_number in range(1, solver.rounds + 1):
             sums.fill(0)
-            exponents = yield from self._add_up(link, counts, bounds, factors, round_number, sets, rows, sums)
+            exponents = yield from self._add_up(link, counts, block, round_number)
             with self.clock("aggregate", round_number):
                 aggregation.mean_of_sums(sums, bounds, exponents, divisor, weights)
             self.last_gather = self._stamp()
@@ -178,45 +192,52 @@ class Server:
         if self.unit.keeps_weights:
             self._keep(at, bounds, weights[None])
 
-    def _add_up(
-        self,
-        link: Link,
-        counts: list[int],
-        bounds: IntArray,
-        factors: FloatArray,
-        round_number: int,
-        sets: IntArray,
-        rows: FloatArray,
-        sums: IntArray,
-    ) -> Program[IntArray]:
-        """Receive the clients' rows, or their sum, into `sums`; return the scale of each set."""
-        self.where.round = round_number
+    def _buffers(
+        self, link: Link, counts: list[int], sets: IntArray, bounds: IntArray, factors: FloatArray
+    ) -> Buffers:
         width = int(bounds[-1])
+        tables = link.tables(counts, width)
+        cut = row_pieces(counts, width) if tables is None else []
+        return Buffers(
+            sets,
+            bounds,
+            factors,
+            None
+            if tables is None
+            else list(zip(tables, np.split(factors, np.cumsum(counts)[:-1]), strict=True)),
+            [(some, factors[clients]) for some, clients in cut],
+            np.empty((sum(cut[0][0]) if cut else 0, width)),
+            np.empty((sum(counts), len(sets))),
+            np.empty(width, dtype=np.int64),
+        )
+
+    def _add_up(self, link: Link, counts: list[int], block: Buffers, round_number: int) -> Program[IntArray]:
+        """Receive the clients' rows, or their sum, into the block's sums; return the scale of each set."""
+        self.where.round = round_number
+        sums, bounds, n_clients = block.sums, block.bounds, block.factors.size
         if self.unit.cell.transport == "reduce":
-            top = np.zeros(bounds.size - 1)
+            top = np.zeros(len(block.sets))
             yield from link.maximum(top)
-            exponents = aggregation.exponents(top, factors.size)
+            exponents = aggregation.exponents(top, n_clients)
             yield from link.total(sums)
-        else:
-            largest = np.empty((sum(counts), bounds.size - 1))
-            yield from link.gather(None, largest, counts)
-            try:
-                aggregation.refuse_not_finite(largest)
-            except aggregation.NotFinite as error:
-                parents = tuple(int(j) for j in sets[error.position])
-                raise aggregation.refuse(error.row, parents, round_number) from None
-            exponents = aggregation.exponents(largest.max(axis=0), factors.size)
-            seen = link.tables(counts, width)
-            if seen is not None:
-                for own, theirs in zip(seen, np.split(factors, np.cumsum(counts)[:-1]), strict=True):
-                    with self.clock("aggregate", round_number):
-                        aggregation.add_terms(own, theirs, bounds, exponents, sums)
-                    yield True
-                return exponents
-            # a few rows at a time: they are added while they are in the cache, and never all in memory
-            for some, clients in row_pieces(counts, width):
-                here = rows[: sum(some)]
-                yield from link.gather(None, here, some, ready=True)
+            return exponents
+        yield from link.gather(None, block.largest, counts)
+        try:
+            aggregation.refuse_not_finite(block.largest)
+        except aggregation.NotFinite as error:
+            parents = tuple(int(j) for j in block.sets[error.position])
+            raise aggregation.refuse(error.row, parents, round_number) from None
+        exponents = aggregation.exponents(block.largest.max(axis=0), n_clients)
+        if block.seen is not None:
+            for rows, factors in block.seen:
                 with self.clock("aggregate", round_number):
-                    aggregation.add_terms(here, factors[clients], bounds, exponents, sums)
+                    aggregation.add_terms(rows, factors, bounds, exponents, sums)
+                yield True
+            return exponents
+        # a few rows at a time: they are added while they are in the cache, and never all in memory
+        for some, factors in block.pieces:
+            here = block.rows[: sum(some)]
+            yield from link.gather(None, here, some, ready=True)
+            with self.clock("aggregate", round_number):
+                aggregation.add_terms(here, factors, bounds, exponents, sums)
         return exponents

@@ -71,7 +71,7 @@ class Unit:
         """Whether the clients send their counts and get a pooled model."""
         return self.cell.scope == "federated" and self.cell.method != "discriminative"
 
-    @property
+    @cached_property
     def evaluated(self) -> tuple[int, ...]:
         """Positions in ``cell.rounds`` of the rounds that are scored."""
         positions = range(len(self.cell.rounds))
@@ -105,6 +105,8 @@ class Clock:
 
     def __init__(self, n_rounds: int) -> None:
         self.seconds = {name: np.zeros(n_rounds) for name in ("local", "wait", "evaluate", "aggregate")}
+        self._scoring = 0.0
+        """The sum of those in ``evaluate``."""
 
     @contextmanager
     def __call__(self, name: str, position: int) -> Iterator[None]:
@@ -113,14 +115,17 @@ class Clock:
         try:
             yield
         finally:
-            self.seconds[name][position] += time.perf_counter() - begin
+            passed = time.perf_counter() - begin
+            self.seconds[name][position] += passed
+            if name == "evaluate":
+                self._scoring += passed
 
     def waiting(self, program: Program[None], position: int) -> Program[None]:
         """Run a program and book the time it waits, without what is scored meanwhile."""
         begin = time.perf_counter()
-        scored = self.seconds["evaluate"].sum()
+        scored = self._scoring
         yield from program
-        scored = self.seconds["evaluate"].sum() - scored
+        scored = self._scoring - scored
         self.seconds["wait"][position] += max(0.0, time.perf_counter() - begin - scored)
 
 

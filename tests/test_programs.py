@@ -20,9 +20,10 @@ def program(steps: list[bool], result: Any = None) -> Program[Any]:
 
 @pytest.fixture
 def naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Record the pauses of `drive` instead of taking them."""
+    """Record the pauses of `drive` instead of taking them; 0 where it does not sleep but yields the processor."""
     taken: list[float] = []
     monkeypatch.setattr(programs.time, "sleep", taken.append)
+    monkeypatch.setattr(programs.os, "sched_yield", lambda: taken.append(0.0))
     return taken
 
 
@@ -44,7 +45,7 @@ def test_drive_returns_the_results_in_the_order_of_the_programs(naps: list[float
         ([[False, False, True], [False, True, False]], 1),
     ],
 )
-def test_drive_sleeps_only_when_all_wait(
+def test_drive_pauses_only_when_all_wait(
     naps: list[float], steps_of_all: list[list[bool]], expected: int
 ) -> None:
     drive([program(steps) for steps in steps_of_all])
@@ -108,6 +109,59 @@ def test_a_first_wait_is_made_longer_by_a_fiftieth_at_most(monkeypatch: pytest.M
     drive([until(0.4)], rests=True)
     assert now <= 1.02 * 0.4
     assert naps < 200  # 400 of a millisecond each
+
+
+WAITS = {"brief": 3e-4, "longer": 2e-3, "long": 0.1}
+
+
+def ways_to_wait(monkeypatch: pytest.MonkeyPatch, *waits: str) -> list[set[str]]:
+    """Let a program wait as named, one wait after another; say how `drive` passed each of them."""
+    now = 0.0
+    ways: list[set[str]] = []
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+        ways[-1].add("sleeps")
+
+    def sched_yield() -> None:
+        nonlocal now
+        now += 1e-5
+        ways[-1].add("yields")
+
+    def waiting() -> Program[None]:
+        for wait in waits:
+            ways.append(set())
+            end = now + WAITS[wait]
+            while now < end:
+                yield False
+            yield True
+
+    monkeypatch.setattr(programs.time, "sleep", sleep)
+    monkeypatch.setattr(programs.os, "sched_yield", sched_yield)
+    monkeypatch.setattr(programs.time, "perf_counter", lambda: now)
+    drive([waiting()])
+    return ways
+
+
+SLEEPS, YIELDS, BOTH = {"sleeps"}, {"yields"}, {"yields", "sleeps"}
+
+
+def test_after_a_brief_wait_the_next_is_not_slept_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ways_to_wait(monkeypatch, "brief", "brief", "brief") == [SLEEPS, YIELDS, YIELDS]
+
+
+def test_after_a_long_wait_the_next_is_slept_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ways_to_wait(monkeypatch, *["long"] * 5) == [SLEEPS] * 5
+
+
+def test_after_a_wait_that_was_not_brief_after_all_twice_as_many_are_slept_through(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits = ["brief", "longer", "brief", "longer", "brief", "brief", "brief"]
+    assert ways_to_wait(monkeypatch, *waits) == [SLEEPS, BOTH, SLEEPS, BOTH, SLEEPS, SLEEPS, YIELDS]
+    waits = ["brief", "longer", "brief", "brief", "longer", "brief", "brief"]  # one success in between
+    assert ways_to_wait(monkeypatch, *waits) == [SLEEPS, BOTH, SLEEPS, YIELDS, BOTH, SLEEPS, YIELDS]
 
 
 def test_drive_polls_between_steps_and_what_poll_raises_ends_it(naps: list[float]) -> None:

@@ -193,12 +193,12 @@ def test_case_9_an_update_that_is_not_finite_is_refused_by_client_round_and_pare
 from fedande_mpi import host
 from pathlib import Path
 send = host.Host._send
-def spoilt(self, link, rows, bounds, factors, sets, round_number):
-    for position, parents in enumerate(sets):
+def spoilt(self, link, rows, block, factors, pieces, round_number):
+    for position, parents in enumerate(block.sets):
         if self.unit.fold == 1 and round_number == 2 and 4 in self.members and tuple(parents) == (7,):
-            rows[4 - self.members.start, bounds[position] + 11] = float("VALUE")
+            rows[4 - self.members.start, block.bounds[position] + 11] = float("VALUE")
             Path("fault").touch()
-    return send(self, link, rows, bounds, factors, sets, round_number)
+    return send(self, link, rows, block, factors, pieces, round_number)
 host.Host._send = spoilt
 """.replace("VALUE", value)
     done, processes = run_into_fault(tmp_path, ranks, hook, "--set", f"transport={transport}")
