@@ -65,6 +65,9 @@ class State(NamedTuple):
 @compiled
 def allocate(capacity: int) -> State:
     """Return a state with room for `capacity` variables."""
+    counters = np.empty(5, dtype=np.int64)
+    for i in range(counters.size):
+        counters[i] = 0
     return State(
         np.empty(capacity),
         np.empty(capacity),
@@ -76,7 +79,7 @@ def allocate(capacity: int) -> State:
         np.empty(MEMORY),
         np.empty(MEMORY),
         np.empty(2),
-        np.zeros(5, dtype=np.int64),
+        counters,
     )
 
 
