@@ -16,11 +16,11 @@ from measure import peak_mib, reset_peak
 
 from fedande_mpi import load_dataset
 from fedande_mpi.comm import connect
-from fedande_mpi.experiment import warm_up
 from fedande_mpi.federation import run_unit
 from fedande_mpi.leaving import ending_job
 from fedande_mpi.planning import arrange_unit
 from fedande_mpi.programs import drive
+from fedande_mpi.rehearsal import warm_up
 
 
 def main() -> None:

@@ -235,7 +235,7 @@ def _list_cells(
     sizes = block.arity[children]
     width = n_children + 1
     number = np.empty(n_values, dtype=np.int64)
-    tally = np.zeros(n_values * o, dtype=np.int64)
+    tally = touched.zeros(n_values * o)
     first_child_cell = 1 + n_states if has_parents else 1
     n_touched = 1
     n_missing = 0
@@ -304,19 +304,21 @@ def _list_joint_cells(
     sizes = block.arity[children]
     n_bundles = begin.size - 1
     n_used = start[n_states]
-    scale = np.ones(
-        n_children, dtype=np.int64
-    )  # a combination as one number, the first child most significant
+    # a combination as one number, the first child most significant
+    scale = np.empty(n_children, dtype=np.int64)
     for b in range(n_bundles):
+        scale[begin[b + 1] - 1] = 1
         for j in range(begin[b + 1] - 2, begin[b] - 1, -1):
             scale[j] = scale[j + 1] * slots[j + 1]
-    found = np.full(n_bundles * widest, -1)
+    found = np.empty(n_bundles * widest, dtype=np.int64)
+    for i in range(found.size):
+        found[i] = -1
     most = joint_capacity(n_used, n_children, o)
     code_of = np.empty(most, dtype=np.int64)
     bundle_of = np.empty(most, dtype=np.int64)
     joint_counts = np.empty(most * o, dtype=np.int64)
     number = np.empty(n_values, dtype=np.int64)
-    tally = np.zeros(n_values * o, dtype=np.int64)
+    tally = touched.zeros(n_values * o)
     first_child_cell = 1 + n_states if has_parents else 1
     n_touched = 1
     n_joint = 0

@@ -3,41 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from fedande_mpi import aggregation, cll, evaluation, jit, lbfgs, local
-from fedande_mpi.cell import Cell
+from fedande_mpi import jit
 from fedande_mpi.federation import run_unit
 from fedande_mpi.planning import arrange_unit, estimated_seconds
+from fedande_mpi.rehearsal import loops
 from fedande_mpi.serial import SerialComm
 from fedande_mpi.unit import Unit
 
 _SECONDS = 0.4
 """Planned length of the measured work; with a first run that loads the compiled code about a second in all."""
-
-
-def loops(cell: Cell, *, long_pairs: bool = False) -> list[Callable[..., Any]]:
-    """Return the compiled functions that Python calls for the units of a cell: what has to be on disk.
-
-    ``long_pairs`` says that there may be pairs that take several calls, see `planning.CellPlan`.
-    """
-    found: list[Callable[..., Any]] = [evaluation.score]
-    if cell.scope == "federated" and cell.method != "discriminative":
-        found.append(local.count_pairs)
-    if not cell.weighted:
-        return found
-    compiled = cell.optimizer == "compiled"
-    in_batches = cell.in_rounds and cell.solver.local_steps > 0 and compiled
-    if in_batches:
-        found += [local.run_pairs, aggregation.add_terms]
-    if long_pairs or not in_batches:
-        found += [local.allocate, lbfgs.allocate, local.prepare, local.finish]
-        found += [lbfgs.begin, lbfgs.advance] if compiled else [cll.objective]
-    return found
 
 
 def calibrate(unit: Unit) -> float | None:

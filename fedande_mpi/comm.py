@@ -107,6 +107,9 @@ class MpiComm:
         # of its own, so that leaving matches nothing that the work has under way
         self._leaving = world.Dup()
         self.ranks_here = self._machines.count(self._machines[self.rank])
+        self.near: Sequence[int] = [
+            rank for rank, other in enumerate(self._machines) if other == self._machines[0]
+        ]
 
     def grid(
         self,

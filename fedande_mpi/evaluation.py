@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedande_mpi import cll, odds
+from fedande_mpi import cll, odds, touched
 from fedande_mpi.cll import CHUNK, fast_exp
 from fedande_mpi.jit import compiled, inlined
 from fedande_mpi.local import Clients, Theta
@@ -134,11 +134,14 @@ def score(
         sets.append(Prepared(index, np.empty(n_touched * o), shared, table, joint))
         most_cells = max(most_cells, n_touched + 1)
         most_states = max(most_states, index.begin.size - 1)
+    seen = np.empty(most_states, dtype=np.bool_)
+    for s in range(most_states):
+        seen[s] = False
     own = Own(
         np.empty(2 * o, dtype=np.int64),
-        np.zeros(most_cells * o, dtype=np.int64),
-        np.zeros(most_states * n_children * o, dtype=np.int64),
-        np.zeros(most_states, dtype=np.bool_),
+        touched.zeros(most_cells * o),
+        touched.zeros(most_states * n_children * o),
+        seen,
     )
     z = np.empty(CHUNK * (lanes + 3))
     rounded = np.empty((4, CHUNK), dtype=np.int64)

@@ -5,16 +5,14 @@ from __future__ import annotations
 import datetime
 import platform
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
-from fedande_mpi import aggregation, jit, recording
+from fedande_mpi import jit, recording
 from fedande_mpi.balance import Balance
-from fedande_mpi.calibration import loops
 from fedande_mpi.cell import Cell
 from fedande_mpi.cellfile import CellFile, signature, stored_cell
 from fedande_mpi.checkpoint import Checkpoint, checkpoint_path, checkpoints, remove_checkpoint
@@ -30,6 +28,7 @@ from fedande_mpi.planning import (
     refuse_too_large,
 )
 from fedande_mpi.progress import Progress, Silent
+from fedande_mpi.rehearsal import Part, average, loops, parts, rehearse
 from fedande_mpi.reservation import Others, Reservation, reserve
 from fedande_mpi.results import check_writable
 from fedande_mpi.serial import SerialComm
@@ -136,32 +135,29 @@ def _serve(
 
 
 def _compile(comm: Communicator, poll: Callable[[], None], cells: list[tuple[Cell, bool]]) -> None:
-    """Have one rank compile for all what is not in the cache yet."""
+    """Have the ranks of this machine compile for all what is not in the cache yet."""
     missing = [(cell, long) for cell, long in cells if not jit.is_cached(*loops(cell, long_pairs=long))]
     if missing:
-        warm_up(missing)
+        found = parts(missing)
+        comm.share(("compile", found), poll)
+        _rehearse(comm, found, poll)
     comm.share(("start", None), poll)
     # loaded now, while the hosts load theirs, and not in the middle of the first round
-    aggregation.server_step(np.ones((1, 1)), np.ones(1), 1.0, np.array([0, 1]))
+    average()
 
 
-def warm_up(cells: Iterable[tuple[Cell, bool]]) -> None:
-    """Run the compiled loops of some cells once, on next to nothing; each says whether it has long pairs."""
-    X = np.array([[0, 1], [1, 0], [0, 0]], dtype=np.int32)
-    y, owner = np.array([0, 1, 0], dtype=np.int32), np.array([0, 0, -1], dtype=np.int32)
-    kinds = set()
-    for cell, long_pairs in cells:
-        kinds.add((cell.method, cell.scope, cell.optimizer, cell.solver.local_steps > 0))
-        if long_pairs:  # which are done as those to convergence
-            kinds.add((cell.method, cell.scope, cell.optimizer, False))
-    with jit.compiling():
-        for method, scope, optimizer, in_steps in sorted(kinds):
-            cell = Cell(dataset="", n=1, method=method, scope=scope, clients=1, optimizer=optimizer)
-            solver = replace(cell.solver, rounds=1, local_steps=int(in_steps))
-            section: dict[str, Any] = {method: solver} if cell.weighted else {}
-            cell = replace(cell, **section)
-            unit = Unit(cell, X, y, np.array([2, 2]), 2, "", owner, 0, 0)
-            run_unit(SerialComm(), unit, arrange_unit(unit, 1))
+def _rehearse(comm: Communicator, parts: list[Part], poll: Callable[[], None]) -> None:
+    """Compile this rank's parts, and wait for the others, who see them through the cache on rank 0's machine."""
+    able = [*comm.near[1:], 0]  # hosts first: rank 0 is who a launcher and a user talk to
+    for at, part in enumerate(parts):
+        if able[at % len(able)] == comm.rank:
+            poll()
+            try:
+                rehearse(part)
+            except Exception as error:
+                error.__notes__ = [f"rank {comm.rank}, compiling"]  # not where in the rehearsal
+                raise
+    comm.barrier(poll)
 
 
 def _work(comm: Communicator, poll: Callable[[], None]) -> None:
@@ -176,6 +172,8 @@ def _work(comm: Communicator, poll: Callable[[], None]) -> None:
             assert dataset is not None
             unit, _ = make_unit(cell, dataset, repeat, fold)
             run_unit(comm, unit, arrange_unit(unit, comm.size, done), poll)
+        elif kind == "compile":
+            _rehearse(comm, content, poll)
         elif kind == "stop":
             comm.barrier(lambda: stop_if_told(comm))
             return

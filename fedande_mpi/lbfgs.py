@@ -72,6 +72,9 @@ class State(NamedTuple):
 @compiled
 def allocate(capacity: int) -> State:
     """Return a state with room for `capacity` variables."""
+    counters = np.empty(6, dtype=np.int64)
+    for i in range(counters.size):
+        counters[i] = 0
     return State(
         np.empty(capacity),
         np.empty(capacity),
@@ -82,7 +85,7 @@ def allocate(capacity: int) -> State:
         np.empty(_SLOTS),
         np.empty(_SLOTS),
         np.empty(4),
-        np.zeros(6, dtype=np.int64),
+        counters,
     )
 
 

@@ -76,6 +76,8 @@ class Communicator(Protocol):
     size: int
     ranks_here: int
     """Ranks that share this machine."""
+    near: Sequence[int]
+    """The ranks on rank 0's machine, itself first."""
 
     def grid(
         self,

@@ -194,7 +194,10 @@ def prepare(
     children = block.children[at]
     n_children = children.size
     n_states, n_values = block.n_states[at], block.n_values[at]
-    rows = np.arange(clients.start[client], clients.start[client + 1])
+    first = clients.start[client]
+    rows = np.empty(clients.start[client + 1] - first, dtype=np.int64)
+    for r in range(rows.size):
+        rows[r] = first + r
     lists = bundles.index_rows(
         clients.X, clients.y, rows, block, at, s.order, s.factors, s.members, s.cell, s.child, s.counts
     )

@@ -117,7 +117,9 @@ def index_rows(
     children, parents = block.children[at], block.parents[at]
     n_children = children.size
     n_states, n_values = block.n_states[at], block.n_values[at]
-    rows = np.arange(first, last)
+    rows = np.empty(last - first, dtype=np.int64)
+    for r in range(rows.size):
+        rows[r] = first + r
     width = n_children + 1
     order = np.empty(rows.size, dtype=np.int64)
     factors = np.empty(rows.size * width, dtype=np.uint32)
@@ -130,10 +132,14 @@ def index_rows(
     lists = bundles.index_rows(X, y, rows, block, at, order, factors, members, cell, child, counts)
     n_used, n_touched = lists.n_used, lists.n_touched
     first_child = 1 + n_states if parents.size > 0 else 1
-    number = np.full(first_child + n_states * n_values, n_touched)
+    number = np.empty(first_child + n_states * n_values, dtype=np.int64)
+    for i in range(number.size):
+        number[i] = n_touched
     weight = np.empty(n_touched, dtype=np.int64)
-    position = np.full(n_states, -1)
-    begin = np.zeros(states + 2, dtype=np.int64)
+    position = np.empty(n_states, dtype=np.int64)
+    for s in range(n_states):
+        position[s] = -1
+    begin = touched.zeros(states + 2)
     n_here = 0
     if parents.size == 0 and n_used > 0:
         position[0] = 0
@@ -173,11 +179,12 @@ def index_rows(
 @inlined
 def allocate(n_touched: int, lanes: int) -> Table:
     """Return an empty table, whose last cell, a missing value's, changes nothing."""
-    table = Table(np.zeros((n_touched + 1) * lanes), np.zeros((n_touched + 1) * lanes))
-    e = table.e
-    for i in range(n_touched * lanes, (n_touched + 1) * lanes):
-        e[i] = 1.0
-    return table
+    size = (n_touched + 1) * lanes
+    u, e = np.empty(size), np.empty(size)
+    for i in range(size):
+        u[i] = 0.0
+        e[i] = 0.0 if i < n_touched * lanes else 1.0
+    return Table(u, e)
 
 
 @inlined
@@ -232,7 +239,8 @@ def share(
     compared = o + 1 if joint else o
     lanes = cll.stride(compared)
     from_pool = theta.pooled_start[at]
-    score = np.zeros(o + 1)
+    score = np.empty(o + 1)
+    score[o] = 0.0
     for i in range(cell.size):
         j = child[i]
         for k in range(o):
@@ -351,7 +359,8 @@ def add_own(
     h = o if joint else o - 1
     lanes = cll.stride(h + 1)
     largest = LARGEST / (n_children + 1)
-    score = np.zeros(o + 1)
+    score = np.empty(o + 1)
+    score[o] = 0.0
     total = np.empty(o)
     changed = np.empty(o, dtype=np.int64)
     for s in range(begin.size - 1):

@@ -111,6 +111,7 @@ class SerialComm:
     rank = 0
     size = 1
     ranks_here = 1
+    near: Sequence[int] = (0,)
 
     def grid(
         self,

@@ -72,6 +72,15 @@ def capacity(block: Layout, n_rows: int) -> int:
 
 
 @inlined
+def zeros(n: int) -> NDArray[np.int64]:
+    """Return `n` zeros; of ``np.zeros``, as of ``np.full`` and ``np.arange``, Numba compiles several functions."""
+    out = np.empty(n, dtype=np.int64)
+    for i in range(n):
+        out[i] = 0
+    return out
+
+
+@inlined
 def parent_state(
     X: NDArray[np.int32], row: int, parents: NDArray[np.int64], arity: NDArray[np.int64]
 ) -> np.int64:
@@ -174,7 +183,7 @@ def log_theta_touched(
     ``log_count[t, k] = log(k + a)`` and ``log_total[t, k] = log(k + a * arity)`` with ``t = table[j]`` come
     from `log_tables`: a count is a small whole number, and a look-up costs a tenth of a logarithm.
     """
-    total = np.zeros(o, dtype=np.int64)
+    total = zeros(o)
     for k in range(o):
         total[0] += counts[k]
     base = np.log(total[0] + pseudo_prior * o)

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import pickle
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 from fedande_mpi import calibration, jobs
 from fedande_mpi.config import Experiment
-from fedande_mpi.experiment import warm_up
 from fedande_mpi.planning import estimated_seconds
+from fedande_mpi.rehearsal import warm_up
 from tests.small_data import make, make_unit, owners
 
 
@@ -87,30 +84,3 @@ def test_a_plan_says_what_its_seconds_are_scaled_by(factor, words, monkeypatch):
     scaled, line = seconds(factor)
     assert words in line
     assert scaled == pytest.approx(plain * (factor or 1.0), rel=0.05)
-
-
-@pytest.mark.parametrize(
-    ("keys", "long_pairs"),
-    [
-        ({}, False),
-        ({}, True),
-        ({"scope": "local"}, False),
-        ({"scope": "local", "optimizer": "scipy"}, False),
-        ({"method": "hybrid", "epsilon": 1.0}, False),
-        ({"method": "generative"}, False),
-    ],
-    ids=str,
-)
-def test_what_a_cell_calls_is_compiled_before_its_first_round(keys, long_pairs):
-    """In a process of its own: here other tests have compiled much of it."""
-    unit = make_unit(make(1, m=60), owners(1, 60, 4, 15), **keys)
-    program = """
-import sys, pickle
-from fedande_mpi import calibration, experiment
-cell, long_pairs = pickle.loads(bytes.fromhex(sys.argv[1]))
-experiment.warm_up([(cell, long_pairs)])
-print([f.__name__ for f in calibration.loops(cell, long_pairs=long_pairs) if not f.dispatcher.signatures])
-"""
-    given = pickle.dumps((unit.cell, long_pairs)).hex()
-    done = subprocess.run([sys.executable, "-c", program, given], capture_output=True, text=True, timeout=120)
-    assert done.stdout == "[]\n", done.stderr

@@ -21,7 +21,7 @@ keys cell config formulas touched bundles cll lbfgs local privacy metrics odds e
 aggregation arrangement unit release block partial scores host server federation
 schema storage settings celldata results sidecar merging cellfile reservation checkpoint validation checking formatpage
 formatting conditions reporting analysis statistics selection comparison contrasts statements claims
-measured panels curves style drawing figures planning calibration jobs balance recording experiment batch
+measured panels curves style drawing figures planning rehearsal calibration jobs balance recording experiment batch
 watching verify encoding centralised classifier
 cli __main__
 """
