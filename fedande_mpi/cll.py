@@ -18,14 +18,30 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedande_mpi.jit import bits_float, compiled, float_bits, inlined
-from fedande_mpi.vectors import add_4, add_8, scatter_4, scatter_8
+from fedande_mpi.jit import bits_float, compiled, float_bits, inlined, reducing
+from fedande_mpi.vectors import (
+    add_4,
+    add_8,
+    largest_4,
+    largest_8,
+    scale_4,
+    scale_8,
+    scatter_4,
+    scatter_8,
+    subtract_4,
+    subtract_8,
+    total_4,
+    total_8,
+)
 
 _LOG2E = 1.4426950408889634
 _LN2_HIGH = 6.93147180369123816490e-01
 _LN2_LOW = 1.90821492927058770002e-10
 _ROUND = 6755399441055744.0  # 1.5 * 2^52: adding it leaves the nearest integer in the low bits
 _SMALLEST = -708.0
+_NO_CLASS = (
+    -400.0
+)  # a row's score in a lane that no class has: odds of nothing, and far from what is subnormal
 
 
 @inlined
@@ -92,7 +108,7 @@ def differences(
         for k in range(h):
             u[c * lanes + k] = w[g + k] * log_theta[c * o + k] - last
         for k in range(h, lanes):
-            u[c * lanes + k] = 0.0
+            u[c * lanes + k] = _NO_CLASS if child[c] < 0 else 0.0  # every row lists one of these
     for k in range(lanes):
         u[n_touched * lanes + k] = 0.0
     for c in range(1, n_touched):
@@ -139,52 +155,112 @@ def forward(
                 add_4(u, factors, at, width, lanes, k, z, out + k)
 
 
+@reducing
+def _sum(a: NDArray[np.float64], n: int) -> float:
+    total = 0.0
+    for r in range(n):
+        total += a[r]
+    return total
+
+
+@reducing
+def _product(a: NDArray[np.float64], n: int) -> float:
+    product = 1.0
+    for r in range(n):
+        product *= a[r]
+    return product
+
+
+@reducing
+def _sum_of_positive(z: NDArray[np.float64], n: int) -> float:
+    total = 0.0
+    for r in range(n):
+        total += max(z[r], 0.0)
+    return total
+
+
+@reducing
+def _product_of_larger(a: NDArray[np.float64], b: NDArray[np.float64], n: int) -> float:
+    product = 1.0
+    for r in range(n):
+        product *= max(a[r], b[r])
+    return product
+
+
+@reducing
+def _sum_of_first(z: NDArray[np.float64], labels: NDArray[np.int32]) -> float:
+    total = 0.0
+    for r in range(labels.size):
+        total += z[r] if labels[r] == 0 else 0.0
+    return total
+
+
 @compiled
 def softmax(n: int, o: int, z: NDArray[np.float64], last: NDArray[np.float64]) -> float:
-    """Turn the differences of n rows into probabilities, the last class's into ``last (n,)``.
+    """Turn the differences of n rows into probabilities, the last class's into ``last (2 * CHUNK,)``, half a buffer.
 
     Returns the sum over the rows of log(sum over classes of e^z), z = 0 for the last class.
     """
-    h = o - 1
     lanes = stride(o)
-    value = 0.0
-    product = 1.0
     if o == 2:
+        value = _sum_of_positive(z, n)
+        product = 1.0
+        # sums and products in an order of their own: this loop, without them, runs in vector registers
         for r in range(n):
             s = z[r]
-            value += max(s, 0.0)
             e = fast_exp(-abs(s))
-            small = e / (1.0 + e)
             large = 1.0 / (1.0 + e)
+            small = e * large
             z[r] = large if s >= 0.0 else small
             last[r] = small if s >= 0.0 else large
-            product *= 1.0 + e  # CHUNK factors of at most 2
-        return value + float(np.log(product))
+        # 1 + e is the inverse of the larger: CHUNK of them, each at most 2
+        product = _product_of_larger(z, last, n)
+        return value - float(np.log(product))
+    total = last[CHUNK:]
     for r in range(n):
         top = 0.0
-        for k in range(h):
-            top = max(top, z[r * lanes + k])
-        value += top
+        k = 0
+        while k + 8 <= lanes:
+            top = max(top, largest_8(z, r * lanes + k))
+            k += 8
+        if k < lanes:
+            top = max(top, largest_4(z, r * lanes + k))
+        k = 0
+        while k + 8 <= lanes:
+            subtract_8(z, r * lanes + k, top)
+            k += 8
+        if k < lanes:
+            subtract_4(z, r * lanes + k, top)
         last[r] = -top
-        for k in range(h):
-            z[r * lanes + k] -= top
+    value = -_sum(last, n)
     for i in range(n * lanes):
-        z[i] = fast_exp(min(z[i], 0.0))
+        z[i] = fast_exp(z[i])
     for r in range(n):
         last[r] = fast_exp(last[r])
     for r in range(n):
-        total = last[r]
-        for k in range(h):
-            total += z[r * lanes + k]
-        product *= total
-        if product > 1e200:
-            value += float(np.log(product))
-            product = 1.0
-        scale = 1.0 / total
-        last[r] *= scale
-        for k in range(h):
-            z[r * lanes + k] *= scale
-    return value + float(np.log(product))
+        one = last[r]
+        k = 0
+        while k + 8 <= lanes:
+            one += total_8(z, r * lanes + k)
+            k += 8
+        if k < lanes:
+            one += total_4(z, r * lanes + k)
+        total[r] = one
+    # CHUNK factors of at most o each, in two halves
+    half = n // 2
+    value += float(np.log(_product(total, half))) + float(np.log(_product(total[half:], n - half)))
+    for r in range(n):
+        total[r] = 1.0 / total[r]
+    for r in range(n):
+        last[r] *= total[r]
+    for r in range(n):
+        k = 0
+        while k + 8 <= lanes:
+            scale_8(z, r * lanes + k, total[r])
+            k += 8
+        if k < lanes:
+            scale_4(z, r * lanes + k, total[r])
+    return value
 
 
 @compiled
@@ -201,7 +277,7 @@ def value_and_residuals(
 ) -> float:
     """Return -CLL of the rows and fill ``residuals ((n_touched + 1) * stride)``, the R of the module.
 
-    ``z`` is a buffer of ``(CHUNK, stride + 1)`` numbers.
+    ``z`` is a buffer of ``(CHUNK, stride + 2)`` numbers.
     """
     h = o - 1
     lanes = stride(o)
@@ -211,13 +287,17 @@ def value_and_residuals(
     for first in range(0, n_rows, CHUNK):
         n = min(CHUNK, n_rows - first)
         forward(factors, first, n, width, o, u, z)
-        for r in range(n):
-            if labels[first + r] < h:
-                value -= z[r * lanes + labels[first + r]]
+        own = labels[first : first + n]
+        # without a jump: labels are hard to foresee
+        if o == 2:
+            value -= _sum_of_first(z, own)
+        else:
+            for r in range(n):
+                score = z[r * lanes + min(own[r], h - 1)]
+                value -= score if own[r] < h else 0.0
         value += softmax(n, o, z, last)
         for r in range(n):
-            if labels[first + r] < h:
-                z[r * lanes + labels[first + r]] -= 1.0
+            z[r * lanes + min(own[r], h - 1)] -= 1.0 if own[r] < h else 0.0
         _scatter(factors, first, n, width, o, z, residuals)
     _join(residuals, n_touched, o)
     return value
@@ -333,7 +413,7 @@ class Problem(NamedTuple):
     centre : (n_groups * o,) float64
         The server's weights, which ``l2`` pulls to.
     u, z, residuals : float64
-        Buffers of at least (n_touched + 1) stride, CHUNK (stride + 1) and (n_touched + 1) stride, four
+        Buffers of at least (n_touched + 1) stride, CHUNK (stride + 2) and (n_touched + 1) stride, four
         times that for two classes.
     members : (n_joint * n_members,) uint32
         Where rows list joint cells, the cells of each.

@@ -169,7 +169,7 @@ def allocate(capacity: int, max_rows: int, n_children: int, o: int) -> Scratch:
         np.empty(cells, dtype=np.int64),
         np.empty(cells * o),
         np.empty(cells * stride(o)),
-        np.empty(CHUNK * (stride(o) + 1)),
+        np.empty(CHUNK * (stride(o) + 2)),
         np.empty(4 * cells if o == 2 else cells * stride(o)),
         np.empty(bundles.member_capacity(max_rows, n_children, o), dtype=np.uint32),
         np.empty(joint_cells * stride(o)),

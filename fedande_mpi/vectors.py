@@ -113,20 +113,42 @@ def _scatter(n_lanes: int) -> Callable[..., Any]:
     return scatter
 
 
-def _total(n_lanes: int) -> Callable[..., Any]:
+def _fold(n_lanes: int, operation: Callable[[Any, Any, Any], Any]) -> Callable[..., Any]:
     @_intrinsic
-    def total(typing_context: Any, values: Any, at: Any) -> Any:
+    def fold(typing_context: Any, values: Any, at: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             run = _run(context, builder, signature.args[0], arguments[0], arguments[1], n_lanes)
             result = builder.load(run, align=8)
             while result.type.count > 1:
                 half = result.type.count // 2
-                result = builder.fadd(*(_pick(builder, result, range(i, i + half)) for i in (0, half)))
+                result = operation(builder, *(_pick(builder, result, range(i, i + half)) for i in (0, half)))
             return builder.extract_element(result, ir.Constant(_LANE, 0))
 
         return types.float64(values, types.int64), generate
 
-    return total
+    return fold
+
+
+def _larger(builder: Any, a: Any, b: Any) -> Any:
+    return builder.select(builder.fcmp_ordered(">", a, b), a, b)
+
+
+def _with_all(n_lanes: int, operation: str) -> Callable[..., Any]:
+    @_intrinsic
+    def change(typing_context: Any, values: Any, at: Any, number: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            run = _run(context, builder, signature.args[0], arguments[0], arguments[1], n_lanes)
+            numbers = builder.load(run, align=8)
+            one = builder.insert_element(
+                ir.Constant(numbers.type, ir.Undefined), arguments[2], ir.Constant(_LANE, 0)
+            )
+            changed = getattr(builder, operation)(numbers, _pick(builder, one, [0] * n_lanes))
+            builder.store(changed, run, align=8)
+            return context.get_dummy_value()
+
+        return types.void(values, types.int64, types.float64), generate
+
+    return change
 
 
 def _count(n_lanes: int) -> Callable[..., Any]:
@@ -218,8 +240,17 @@ scatter_4, scatter_8 = _scatter(4), _scatter(8)
 """``scatter(values, at, cells, first, n_cells, stride, lane, out)``: ``values[at : at + 4 or 8]`` is added to
 ``out[cell * stride + lane ...]`` of each of the cells."""
 
-total_4, total_8 = _total(4), _total(8)
+total_4, total_8 = (_fold(n, lambda builder, a, b: builder.fadd(a, b)) for n in (4, 8))
 """``total(values, at)``: the sum of ``values[at : at + 4 or 8]``, by halves."""
+
+largest_4, largest_8 = _fold(4, _larger), _fold(8, _larger)
+"""The largest instead of the sum."""
+
+subtract_4, subtract_8 = _with_all(4, "fsub"), _with_all(8, "fsub")
+"""``subtract(values, at, number)``: ``number`` is subtracted from ``values[at : at + 4 or 8]``."""
+
+scale_4, scale_8 = _with_all(4, "fmul"), _with_all(8, "fmul")
+"""They are multiplied with it instead."""
 
 count_2, count_4, count_8 = _count(2), _count(4), _count(8)
 """``count(values, at, factor, out, first)``: each of ``values[at : at + 2, 4 or 8]``, times the factor and rounded to a

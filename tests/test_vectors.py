@@ -15,7 +15,9 @@ CELLS = np.array([7, 2, 5, 2, 0], dtype=np.uint32)
 def compiled(name, n_lanes):
     """The routine behind a function that can be called from here."""
     routine = getattr(vectors, f"{name}_{n_lanes}")
-    if name == "total":
+    if name in ("subtract", "scale"):
+        return numba.njit(lambda values, at, number: routine(values, at, number))
+    if name in ("total", "largest"):
         return numba.njit(lambda values, at: routine(values, at))
     if name == "count":
         return numba.njit(lambda values, at, factor, out, first: routine(values, at, factor, out, first))
@@ -82,3 +84,18 @@ def test_a_number_that_is_fetched_stays_as_it_is(values):
     before = values.copy()
     fetch(values, values.size - 1)
     np.testing.assert_array_equal(values, before)
+
+
+@pytest.mark.parametrize("n_lanes", [4, 8])
+def test_the_largest_of_a_run(n_lanes, values):
+    assert compiled("largest", n_lanes)(values, AT) == values[AT : AT + n_lanes].max()
+
+
+@pytest.mark.parametrize("n_lanes", [4, 8])
+@pytest.mark.parametrize("name", ["subtract", "scale"])
+def test_a_run_is_changed_in_place(name, n_lanes, values):
+    expected = values.copy()
+    run = expected[AT : AT + n_lanes]
+    run[:] = run - 0.3 if name == "subtract" else run * 0.3
+    compiled(name, n_lanes)(values, AT, 0.3)
+    np.testing.assert_array_equal(values, expected)
