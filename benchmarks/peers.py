@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from measure import HERE, Section, Setting, call, dataset
 
+from fedande_mpi import ande, formulas
 from fedande_mpi.partition import stratified_folds
 
 PEER = "scikit-bayes==1.2.1"
@@ -29,6 +30,23 @@ def _save(data: Any, path: Path, fold: int) -> None:
     """Write a fold's codes to a file that any Python reads."""
     held_out = stratified_folds(data.y, 5, seed=1, repeat=0) == fold
     np.savez(path, X=data.X, y=data.y, held_out=held_out)
+
+
+def _accuracy_with_their_prior(path: Path, n: int) -> float:
+    """Predict by our formulas, but for P(y, x_P), which is one smoothed table as in scikit-bayes."""
+    with np.load(path) as saved:
+        X, y, held_out = saved["X"], saved["y"], saved["held_out"]
+    arity, o = X.max(axis=0).astype(np.int64) + 1, int(y.max()) + 1
+    log_joint = np.full((int(held_out.sum()), o), -np.inf)
+    for parents in ande.parent_sets(arity.size, n):
+        counts = ande.count_tables(X[~held_out], y[~held_out], parents, arity, o)
+        theta = ande.log_theta(counts, parents, arity)
+        scores, states = formulas.scores(X[held_out], parents, arity, np.array(1.0), theta)
+        tables = ande.unpack(theta, parents, arity, o)
+        together = ande.unpack(counts, parents, arity, o)["parents"] + 1.0
+        scores -= tables["prior"] + tables["parents"].T[states]
+        log_joint = np.logaddexp(log_joint, scores + np.log(together / together.sum()).T[states])
+    return float(np.mean(log_joint.argmax(axis=1) == y[held_out]))
 
 
 def _fit(python: str, who: str, path: Path, n: int, what: str) -> dict[str, Any]:
@@ -49,8 +67,10 @@ def scikit_bayes(setting: Setting) -> Section:
         "at its finest (level 4: a weight per class and parent state, one used per row and parent set where ours "
         "uses d - n + 1), by default (all sets together) and `modular` (each on its own, as ours). 'per weight' "
         "is the default's ratio by the weights that a row uses. They smooth P(y, x_P) as one table where the paper "
-        "has P(y) P(x_P | y): in kr-vs-k, with 18 classes, that is the difference in accuracy (with their prior our "
-        "formulas give theirs). The memory of our imports is scikit-learn's and Numba's.",
+        "has P(y) P(x_P | y): in kr-vs-k, with 18 classes, that is the difference in accuracy ('with their prior'). "
+        "Before either optimiser begins, counts and probabilities are made, which 'per evaluation' leaves out and "
+        "'fit', of the same ten steps for every parent set, does not. The memory of our imports is Numba's (120 MiB), "
+        "and scikit-learn's with pandas, which it loads where it is installed; theirs has none.",
     )
     python = setting.peer_python
     if python is None and _has(sys.executable, "skbn"):
@@ -65,9 +85,10 @@ def scikit_bayes(setting: Setting) -> Section:
         for name in ("nursery", "kr-vs-k", "kr-vs-kp"):
             path = Path(folder) / f"{name}.npz"
             data = dataset(setting, name)
-            ours, theirs = [], []
+            ours, theirs, same_prior = [], [], []
             for repeat in range(setting.repeats):
                 _save(data, path, repeat % 5)
+                same_prior.append(_accuracy_with_their_prior(path, 2))
                 ours.append(_fit(sys.executable, "ours", path, 2, "generative"))
                 theirs.append(_fit(python, "theirs", path, 2, "generative"))
             weighted = {
@@ -82,6 +103,7 @@ def scikit_bayes(setting: Setting) -> Section:
                 key: statistics.median(run["per_evaluation"] for run in runs)
                 for key, runs in weighted.items()
             }
+            fits = {key: statistics.median(run["seconds"] for run in runs) for key, runs in weighted.items()}
             factors = data.n_attributes - 2 + 1
 
             def median(runs: list[dict[str, Any]], key: str) -> float:
@@ -89,6 +111,7 @@ def scikit_bayes(setting: Setting) -> Section:
 
             ratio = statistics.median(b["seconds"] / a["seconds"] for a, b in zip(ours, theirs, strict=True))
             accuracy = [statistics.fmean(run["accuracy"] for run in runs) for runs in (ours, theirs)]
+            accuracy.append(statistics.fmean(same_prior))
             section.rows.append(
                 {
                     "data": data.name,
@@ -96,6 +119,7 @@ def scikit_bayes(setting: Setting) -> Section:
                     "theirs, s": median(theirs, "seconds"),
                     "theirs : ours": ratio,
                     "accuracy": accuracy[0],
+                    "with their prior": accuracy[2],
                     "their accuracy": accuracy[1],
                     "MiB": median(ours, "fit_mib"),
                     "their MiB": median(theirs, "fit_mib"),
@@ -107,11 +131,13 @@ def scikit_bayes(setting: Setting) -> Section:
                     "together : ours": per["together"] / per["weighted"],
                     "modular : ours": per["modular"] / per["weighted"],
                     "per weight": per["together"] * factors / per["weighted"],
+                    "fit, modular : ours": fits["modular"] / fits["weighted"],
                 }
             )
-            gap = abs(accuracy[0] - accuracy[1])
             section.goal(f"{name} fit and predict, theirs : ours", ratio, least=1.0)
-            section.goal(f"{name} difference in accuracy", gap, most=0.002)
+            for label, found in (("", accuracy[0]), (", P(y, x_P) as theirs", accuracy[2])):
+                gap = abs(found - accuracy[1])
+                section.goal(f"{name} difference in accuracy{label}", gap, most=0.002)
             for label, key in (("fit and predict", "fit_mib"), ("with imports", "peak_mib")):
                 share = median(ours, key) / max(1e-3, median(theirs, key))
                 section.goal(f"{name} peak memory {label}, ours : theirs", share, most=1.0)
