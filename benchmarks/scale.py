@@ -105,14 +105,13 @@ def on_paper(setting: Setting) -> Section:
 
 
 BENDS = """\
-Where the design bends first: (1) what is reported of every (round, client, parent set), 32 bytes each, is kept
-until the unit ends, at rank 0 for all clients; it is most of what fills the columns above, and grows with rounds x
-clients x parent sets where nothing else does. A sum over parent sets that needs no order (as posteriors and weights
-have) would make it rounds x clients. The rest are the sums of all clients, which rank 0 holds for a checkpoint within
-the fold: `checkpoint_minutes = 0` leaves them to the hosts. (2) Every machine holds all rows, every
-rank the test fold and its own clients' rows once more. (3) Scoring at each client costs clients x test rows x parent
-sets, and its sums clients x test rows x (o + 2) x 8 bytes: with many clients the test fold has to be small. (4) A host
-holds a row per client of its own for at least one parent set, and under `gather` rank 0 one row per host."""
+Where the design bends first: (1) a checkpoint within the fold is of the sums of all clients, clients x test rows x
+(o + 2) x 8 bytes, which rank 0 holds: most of what fills its column. `checkpoint_minutes = 0` leaves them to the
+hosts, each with those of its own clients. (2) Every machine holds all rows, every rank the test fold and its own
+clients' rows once more: most of what fills a host's column. (3) Scoring at each client costs clients x test rows x
+parent sets: with many clients the test fold has to be small. (4) A host holds a row per client of its own for at
+least one parent set, and under `gather` rank 0 one row per host. What is reported of local steps is rounds x clients
+x 56 bytes."""
 
 SECTIONS = {"scale": virtual_clients, "plan": on_paper}
 

@@ -165,11 +165,11 @@ def _arrays(partial: Partial) -> dict[str, NDArray[Any]]:
     arrays: dict[str, NDArray[Any]] = {
         "done": partial.done,
         "top": partial.top,
+        "tally": partial.tally,
         "seconds": np.array(partial.seconds),
     }
     for at, sums in enumerate(partial.sums):
         arrays |= {f"{name}{at}": values for name, values in sums._asdict().items()}
-    arrays |= {f"report{at}": values for at, values in enumerate(partial.reports)}
     # of sets that are done only: others may be computed, but are not in the sums
     arrays |= {f"weights{index}": rows for index, rows in partial.weights.items() if partial.done[index]}
     return arrays
@@ -190,7 +190,7 @@ def _partial(arrays: dict[str, NDArray[Any]], unit: Unit) -> Partial:
         done=arrays["done"],
         sums=[Sums(arrays[f"posterior{at}"], arrays[f"rest{at}"]) for at in range(len(unit.evaluated))],
         top=arrays["top"],
-        reports=[arrays[f"report{at}"] for at in range(4)],
+        tally=arrays["tally"],
         weights=weights,
         seconds=float(arrays["seconds"]),
     )

@@ -16,17 +16,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import fsum
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedande_mpi import tally
 from fedande_mpi.arrangement import Arrangement
 from fedande_mpi.host import Host
 from fedande_mpi.links import Communicator
 from fedande_mpi.metrics import METRICS
-from fedande_mpi.partial import Keeper, KeepsNothing, empty_reports
+from fedande_mpi.partial import Keeper, KeepsNothing
 from fedande_mpi.programs import Program, drive
 from fedande_mpi.server import Server
 from fedande_mpi.unit import Unit, Where
@@ -42,8 +42,6 @@ class UnitResult:
     metrics: FloatArray
     """(rounds, 4, C), NaN where not evaluated; see `fedande_mpi.metrics.METRICS`."""
     objective: FloatArray
-    objective_by_set: FloatArray
-    """(rounds, C, |P|), the terms of ``objective``."""
     iterations: IntArray
     evaluations: IntArray
     stop_reason: IntArray
@@ -164,17 +162,14 @@ def _assemble(
     n_rounds, n_clients = len(unit.cell.rounds), unit.cell.clients
     metrics = np.full((n_rounds, len(METRICS), n_clients), np.nan)
     partial = server.collection.partial
-    reports = empty_reports(unit) if partial is None else partial.reports
+    told = tally.empty(n_rounds, n_clients) if partial is None else partial.tally.copy()
     weights = server.weights | ({} if partial is None else partial.weights)
     posterior = None
     seconds = server.clock.seconds
     hosts: dict[int, dict[str, float]] = {}
     for summary in summaries:
         members = arrangement.clients(summary["group"])
-        pairs = np.ix_(members, arrangement.shards[summary["shard"]])
-        for position, parts in summary["reports"].items():
-            for whole, part in zip(reports, parts, strict=True):
-                whole[position][pairs] = part
+        tally.join(told[:, members.start : members.stop], summary["tally"])
         rank = 0 if server_hosts else 1 + summary["shard"] * arrangement.n_groups + summary["group"]
         hosts[rank] = {name: float(values.sum()) for name, values in summary["seconds"].items()}
         for name, values in summary["seconds"].items():
@@ -189,13 +184,10 @@ def _assemble(
             if posterior is None:
                 posterior = np.zeros((n_clients, *part.shape[1:]))
             posterior[slice(None) if unit.pools else slice(members.start, members.stop)] = part
-    objective: FloatArray = reports[0]
-    iterations, evaluations, stop = reports[1:]
     shape = (n_rounds, n_clients)
     result = UnitResult(
         metrics=metrics,
         objective=np.full(shape, np.nan),
-        objective_by_set=objective,
         iterations=np.full(shape, -1, dtype=np.int64),
         evaluations=np.full(shape, -1, dtype=np.int64),
         stop_reason=np.full(shape, -1, dtype=np.int64),
@@ -207,11 +199,10 @@ def _assemble(
         posterior=posterior,
     )
     for position in unit.trained:
-        # a correctly rounded sum in parent-set order: the same whoever computed the terms
-        result.objective[position] = [fsum(row) for row in objective[position]]
-        result.iterations[position] = iterations[position].sum(axis=1)
-        result.evaluations[position] = evaluations[position].sum(axis=1)
-        result.stop_reason[position] = stop[position].max(axis=1)
+        result.objective[position] = tally.objective(told[position])
+        result.iterations[position] = told[position, :, tally.ITERATIONS]
+        result.evaluations[position] = told[position, :, tally.EVALUATIONS]
+        result.stop_reason[position] = tally.stop_reason(told[position])
     if server.first_broadcast is not None and not server_hosts:
         result.server_cpu = server.last_gather[0] - server.first_broadcast[0]
         result.server_wall = server.last_gather[1] - server.first_broadcast[1]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedande_mpi import aggregation, costs, lbfgs, local, touched
+from fedande_mpi import aggregation, costs, lbfgs, local, tally, touched
 from fedande_mpi.arrangement import Arrangement, batches, row_pieces
 from fedande_mpi.block import Block, make_block, theta_of
 from fedande_mpi.links import Link
@@ -55,8 +55,9 @@ class Host:
         self.max_rows = max(1, int(counts.max()))
         self.scores = Scores(unit, arrangement, group, shard, self.clients, self.clock)
         self.resumed = arrangement.n_sets < len(unit.sets)
-        self.reports: dict[int, list[local.Report]] = {}
-        self.reports_handed_over = 0
+        self.tally = tally.empty(len(cell.rounds), len(self.members))
+        self.handed_over = self.tally.copy()
+        """What of it is in a checkpoint."""
         self.release = pooled_release(unit) if unit.pools else None
 
     def run(self, link: Link, group_link: Link) -> Program[None]:
@@ -93,13 +94,10 @@ class Host:
         if not wanted[0]:
             return
         yield from self.scores.hand_over(link)
-        for position in self.unit.trained:
-            new = self.reports[position][self.reports_handed_over :]
-            rows = np.concatenate(
-                [np.concatenate(parts, axis=1, dtype=np.float64) for parts in zip(*new, strict=True)], axis=1
-            )
+        if self.unit.trained:
+            rows = tally.since(self.tally, self.handed_over).swapaxes(0, 1).reshape(len(self.members), -1)
             yield from self.clock.waiting(link.gather(rows, None, self.arrangement.counts), -1)
-        self.reports_handed_over = max(map(len, self.reports.values()), default=0)
+            self.handed_over = self.tally.copy()
 
     def _pool(self, link: Link, block: Block) -> Program[None]:
         """Send the sum of the clients' counts, receive the sum over all clients, and make the pooled model."""
@@ -244,7 +242,7 @@ class Host:
                     )
             yield True
         self.where.client = self.where.parents = None
-        self.reports.setdefault(position, []).append(report)
+        tally.add(self.tally[position], report)
 
     def _long_pair(
         self,
@@ -283,9 +281,6 @@ class Host:
             "group": self.group,
             "shard": self.shard,
             "seconds": self.clock.seconds,
-            "reports": {
-                position: [np.concatenate(parts, axis=1) for parts in zip(*reports, strict=True)]
-                for position, reports in self.reports.items()
-            },
+            "tally": tally.since(self.tally, self.handed_over),
         }
         return summary | self.scores.summary()

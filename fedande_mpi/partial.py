@@ -7,11 +7,12 @@ same for every number of ranks, grid and block size, and another arrangement can
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedande_mpi import tally
 from fedande_mpi.arrangement import Arrangement
 from fedande_mpi.metrics import Sums, empty_sums
 from fedande_mpi.unit import Unit
@@ -30,8 +31,8 @@ class Partial:
     top : (N, m) float64
         Under ``combine = "joint"`` the largest log joint of each of the N scored models and test rows over all
         parent sets, done or not; (N, 0) otherwise.
-    reports : list of (rounds, C, |P|) ndarray
-        The terms of the objective, iterations, evaluations and reasons to stop; 0 where not done.
+    tally : (rounds, C, `tally.COLUMNS`) int64
+        Sums of what is reported of local steps.
     weights : dict of int to ndarray
         Weights of parent sets after the last round, (1 or C, size), when asked for.
     seconds : float
@@ -41,15 +42,9 @@ class Partial:
     done: NDArray[np.bool_]
     sums: list[Sums]
     top: NDArray[np.float64]
-    reports: list[NDArray[Any]]
+    tally: NDArray[np.int64]
     weights: dict[int, NDArray[np.float64]] = field(default_factory=dict)
     seconds: float = 0.0
-
-
-def empty_reports(unit: Unit) -> list[NDArray[Any]]:
-    """Return the reports of a unit before any is in, (rounds, C, |P|) each."""
-    shape = (len(unit.cell.rounds), unit.cell.clients, len(unit.sets))
-    return [np.zeros(shape), *(np.zeros(shape, dtype=np.int64) for _ in range(3))]
 
 
 def empty_partial(unit: Unit) -> Partial:
@@ -60,7 +55,7 @@ def empty_partial(unit: Unit) -> Partial:
         done=np.zeros(len(unit.sets), dtype=bool),
         sums=[empty_sums(n_scored, m, unit.n_classes) for _ in unit.evaluated],
         top=np.full((n_scored, m if unit.cell.combine == "joint" else 0), -np.inf),
-        reports=empty_reports(unit),
+        tally=tally.empty(len(unit.cell.rounds), unit.cell.clients),
     )
 
 

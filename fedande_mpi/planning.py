@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedande_mpi import ande, costs
+from fedande_mpi import ande, costs, tally
 from fedande_mpi.arrangement import PIECE_BYTES, Arrangement, arrange
 from fedande_mpi.cell import Cell
 from fedande_mpi.errors import ConfigError
@@ -138,13 +138,13 @@ def plan_unit(unit: Unit, n_ranks: int) -> CellPlan:
         else sums
         for shard, sets in enumerate(arrangement.shards)
     )
-    reports = len(cell.rounds) * cell.clients * len(unit.sets) * 32 if cell.weighted else 0
+    told = len(cell.rounds) * cell.clients * tally.COLUMNS * 8
     kept = int(bounds[-1]) * 8 * (1 if cell.in_rounds else cell.clients) if "weights" in cell.save else 0
-    server = _RANK_BYTES + data + reports + kept
+    server = _RANK_BYTES + data + told + kept
     piece = arrangement.n_groups * max(PIECE_BYTES, 8 * max(blocks)) if cell.in_rounds else 0
     server += sum(blocks) * 8 * (cell.clients if saves_rows else 3) + len(blocks) * piece
     host = _RANK_BYTES + 2 * data + held + max(blocks) * 8 * ((hosted if cell.weighted else 1) + 3)
-    host += reports * hosted // (cell.clients * arrangement.n_shards)
+    host += 2 * told * hosted // cell.clients
     seconds = estimated_seconds(unit)
     # may there be a checkpoint? The estimate is an order of size
     if 0.0 < 60.0 * cell.checkpoint_minutes < 10.0 * seconds / max(1, n_ranks - 1):

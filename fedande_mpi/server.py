@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from fedande_mpi import aggregation, costs
+from fedande_mpi import aggregation, costs, tally
 from fedande_mpi.arrangement import Arrangement, row_pieces
 from fedande_mpi.links import Link
 from fedande_mpi.partial import Collection, Keeper, KeepsNothing, looks_back, scored_counts
@@ -128,13 +128,11 @@ class Server:
                 whole += rows.reshape(whole.shape)
         if self.unit.cell.combine == "joint":
             yield from link.gather(None, partial.top, scored)
-        for position in self.unit.trained:
-            terms = np.empty((self.unit.cell.clients, len(partial.reports) * at.size))
-            yield from link.gather(None, terms, self.arrangement.counts)
-            for report, part in zip(
-                partial.reports, np.split(terms, len(partial.reports), axis=1), strict=True
-            ):
-                report[position][:, at] = part
+        if self.unit.trained:
+            clients = sum(self.arrangement.counts)
+            rows = np.empty((clients, partial.tally.size // clients), dtype=np.int64)
+            yield from link.gather(None, rows, self.arrangement.counts)
+            tally.join(partial.tally, rows.reshape(clients, -1, tally.COLUMNS).swapaxes(0, 1))
         if self.unit.keeps_weights:
             partial.weights |= {int(index): self.weights[int(index)] for index in at}
         partial.done[at] = True

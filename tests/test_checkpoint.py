@@ -71,7 +71,7 @@ def gone_on(unit: Unit, path: Path) -> UnitResult:
 
 
 def same_bits(one: UnitResult, other: UnitResult) -> None:
-    for name in ("metrics", "objective", "objective_by_set", "iterations", "evaluations", "stop_reason"):
+    for name in ("metrics", "objective", "iterations", "evaluations", "stop_reason"):
         assert getattr(one, name).tobytes() == getattr(other, name).tobytes(), name
     assert [w.tobytes() for w in one.weights] == [w.tobytes() for w in other.weights]
     assert (one.posterior is None) == (other.posterior is None)

@@ -18,7 +18,7 @@ errors costs
 programs launching links serial windows messages comm leaving jit magnitudes vectors progress
 known table columns synthetic games arff_source csv_source openml_source registry datasets partition ande
 keys cell config formulas touched bundles cll lbfgs local privacy metrics odds evaluation
-aggregation arrangement unit release block partial scores host server federation
+aggregation arrangement unit release block tally partial scores host server federation
 schema storage settings celldata results sidecar merging cellfile reservation checkpoint validation checking formatpage
 formatting conditions reporting analysis statistics selection comparison contrasts statements claims
 measured panels curves style drawing figures planning rehearsal calibration jobs balance recording experiment batch
