@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedande_mpi import local, touched
+from fedande_mpi import local, odds, touched
 from fedande_mpi.unit import Unit
 
 FloatArray = NDArray[np.float64]
@@ -34,6 +34,8 @@ class Block:
     layout: touched.Layout
     theta: local.Theta
     bounds: IntArray
+    indices: dict[tuple[int, int], odds.Indices] = field(default_factory=dict)
+    """Of the test rows, by first row and first set: the same in every round."""
 
 
 def make_block(unit: Unit, at: IntArray, max_rows: int) -> Block:

@@ -25,7 +25,7 @@ from fedande_mpi.cll import CHUNK, fast_exp
 from fedande_mpi.jit import compiled, inlined
 from fedande_mpi.local import Clients, Theta
 from fedande_mpi.metrics import Sums
-from fedande_mpi.odds import Index, Own, Table
+from fedande_mpi.odds import Index, Indices, Own, Table
 from fedande_mpi.touched import Layout
 from fedande_mpi.vectors import count_2, count_4, count_8, fetch, multiply_4, multiply_8, total_4, total_8
 
@@ -97,9 +97,7 @@ class Prepared(NamedTuple):
 
 @compiled
 def score(
-    test: HeldOut,
-    first: int,
-    last: int,
+    indices: Indices,
     clients: Clients,
     block: Layout,
     theta: Theta,
@@ -112,7 +110,7 @@ def score(
     top: FloatArray,
     sums: Sums,
 ) -> None:
-    """Add posteriors of test rows ``first .. last - 1`` to the sums, for a range of parent sets and of clients.
+    """Add posteriors of test rows to the sums, for a range of parent sets, whose indices these are, and of clients.
 
     With ``maxima_only`` (the first pass of ``combine = "joint"``) only the largest log joint of every row is
     kept, in ``top (C, m)``; the sums are left alone.
@@ -126,7 +124,7 @@ def score(
     sets = []
     most_cells = most_states = 0
     for at in range(set_first, set_last):
-        index = odds.index_rows(test.X, test.y, first, last, block, at, scoring.per_attribute)
+        index = odds.index_of(indices, at - set_first)
         n_touched = index.cell.size
         shared = odds.allocate(n_touched, lanes)
         table = shared if pooled else odds.allocate(n_touched, lanes)

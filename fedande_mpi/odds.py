@@ -8,14 +8,14 @@ Fields of tuples and slices are taken before loops: in a loop that branches, eac
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedande_mpi import bundles, cll, touched
 from fedande_mpi.cll import fast_exp
-from fedande_mpi.jit import inlined, settled
+from fedande_mpi.jit import compiled, inlined, settled
 from fedande_mpi.local import Clients, Theta
 from fedande_mpi.touched import Layout
 
@@ -54,6 +54,32 @@ class Index(NamedTuple):
     members: NDArray[np.uint32]
     n_joint: int
     n_members: int
+    cell: IntArray
+    child: IntArray
+    weight: IntArray
+    position: IntArray
+    begin: IntArray
+    number: IntArray
+
+
+class Indices(NamedTuple):
+    """The `Index` of several parent sets one after another, as Python can keep it.
+
+    Attributes
+    ----------
+    bounds : (S + 1, 7) int64
+        Where each set begins in ``order`` and ``labels``, ``factors``, ``members``, ``cell``, ``child`` and
+        ``weight``, ``position``, ``begin``, ``number``.
+    joint : (S, 2) int64
+        ``n_joint`` and ``n_members`` of each.
+    """
+
+    bounds: IntArray
+    joint: IntArray
+    order: IntArray
+    labels: NDArray[np.int32]
+    factors: NDArray[np.uint32]
+    members: NDArray[np.uint32]
     cell: IntArray
     child: IntArray
     weight: IntArray
@@ -173,6 +199,91 @@ def index_rows(
         position,
         begin[: n_here + 1],
         number,
+    )
+
+
+@compiled
+def index_sets(
+    X: NDArray[np.int32],
+    y: NDArray[np.int32],
+    first: int,
+    last: int,
+    block: Layout,
+    set_first: int,
+    set_last: int,
+    per_attribute: bool,
+) -> Indices:
+    """Index test rows ``first .. last - 1`` under a range of parent sets."""
+    n = set_last - set_first
+    found = []
+    bounds = np.empty((n + 1, 7), dtype=np.int64)
+    joint = np.empty((n, 2), dtype=np.int64)
+    for k in range(7):
+        bounds[0, k] = 0
+    for i in range(n):
+        index = index_rows(X, y, first, last, block, set_first + i, per_attribute)
+        found.append(index)
+        bounds[i + 1, 0] = bounds[i, 0] + index.order.size
+        bounds[i + 1, 1] = bounds[i, 1] + index.factors.size
+        bounds[i + 1, 2] = bounds[i, 2] + index.members.size
+        bounds[i + 1, 3] = bounds[i, 3] + index.cell.size
+        bounds[i + 1, 4] = bounds[i, 4] + index.position.size
+        bounds[i + 1, 5] = bounds[i, 5] + index.begin.size
+        bounds[i + 1, 6] = bounds[i, 6] + index.number.size
+        joint[i, 0], joint[i, 1] = index.n_joint, index.n_members
+    end = bounds[n]
+    whole = Indices(
+        bounds,
+        joint,
+        np.empty(end[0], dtype=np.int64),
+        np.empty(end[0], dtype=np.int32),
+        np.empty(end[1], dtype=np.uint32),
+        np.empty(end[2], dtype=np.uint32),
+        np.empty(end[3], dtype=np.int64),
+        np.empty(end[3], dtype=np.int64),
+        np.empty(end[3], dtype=np.int64),
+        np.empty(end[4], dtype=np.int64),
+        np.empty(end[5], dtype=np.int64),
+        np.empty(end[6], dtype=np.int64),
+    )
+    for i in range(n):
+        index, at = found[i], bounds[i]
+        _put(index.order, whole.order, at[0])
+        _put(index.labels, whole.labels, at[0])
+        _put(index.factors, whole.factors, at[1])
+        _put(index.members, whole.members, at[2])
+        _put(index.cell, whole.cell, at[3])
+        _put(index.child, whole.child, at[3])
+        _put(index.weight, whole.weight, at[3])
+        _put(index.position, whole.position, at[4])
+        _put(index.begin, whole.begin, at[5])
+        _put(index.number, whole.number, at[6])
+    return whole
+
+
+@inlined
+def _put(part: NDArray[Any], whole: NDArray[Any], first: int) -> None:
+    for i in range(part.size):
+        whole[first + i] = part[i]
+
+
+@inlined
+def index_of(indices: Indices, i: int) -> Index:
+    """Return the index of one of the parent sets."""
+    at, end = indices.bounds[i], indices.bounds[i + 1]
+    return Index(
+        indices.order[at[0] : end[0]],
+        indices.labels[at[0] : end[0]],
+        indices.factors[at[1] : end[1]],
+        indices.members[at[2] : end[2]],
+        indices.joint[i, 0],
+        indices.joint[i, 1],
+        indices.cell[at[3] : end[3]],
+        indices.child[at[3] : end[3]],
+        indices.weight[at[3] : end[3]],
+        indices.position[at[4] : end[4]],
+        indices.begin[at[5] : end[5]],
+        indices.number[at[6] : end[6]],
     )
 
 

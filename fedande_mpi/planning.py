@@ -15,7 +15,7 @@ from fedande_mpi.arrangement import PIECE_BYTES, Arrangement, arrange
 from fedande_mpi.cell import Cell
 from fedande_mpi.errors import ConfigError
 from fedande_mpi.release import released_numbers
-from fedande_mpi.scores import scored_last
+from fedande_mpi.scores import CHUNK_BYTES, client_bytes, scored_last
 from fedande_mpi.unit import Unit
 
 MIB = 2**20
@@ -116,12 +116,10 @@ def communication_bytes(unit: Unit) -> tuple[NDArray[np.int64], NDArray[np.int64
 
 def plan_unit(unit: Unit, n_ranks: int) -> CellPlan:
     """Estimate what a unit takes on `n_ranks` ranks; allocates nothing of the size of the work."""
-    cell, o = unit.cell, unit.n_classes
+    cell = unit.cell
     arrangement = arrange_unit(unit, n_ranks)
     bounds = unit.bounds(unit.sets, unit.granularity if not unit.pools else "parameter")
     widths = np.diff(bounds)
-    n_rows = int(unit.n_rows.sum())
-    n_test = unit.y.size - n_rows
     data = unit.X.nbytes * 2 + unit.y.nbytes * 4
     saves_rows = "weights" in cell.save and not cell.in_rounds
     blocks = [
@@ -130,10 +128,10 @@ def plan_unit(unit: Unit, n_ranks: int) -> CellPlan:
     ]
     hosted = max(len(arrangement.clients(group)) for group in range(arrangement.n_groups))
     scored = hosted if not unit.pools else 1
-    of_a_round = scored * n_test * (o + 2) * 8
+    of_a_round = scored * client_bytes(unit)
     sums = len(unit.evaluated) * of_a_round
     held = max(
-        of_a_round + len(unit.evaluated) * int(widths[sets].sum()) * 8
+        min(of_a_round, CHUNK_BYTES) + len(unit.evaluated) * int(widths[sets].sum()) * 8
         if scored_last(unit, arrangement, shard)
         else sums
         for shard, sets in enumerate(arrangement.shards)
@@ -151,7 +149,7 @@ def plan_unit(unit: Unit, n_ranks: int) -> CellPlan:
         # rank 0 holds all sums and what arrives of a round, a host what it has handed over
         everyone = sums // scored * (cell.clients if not unit.pools else 1)
         server += everyone + everyone // len(unit.evaluated)
-        host += sums + of_a_round + (sums - of_a_round if held < sums else 0)
+        host += sums + of_a_round + (sums if held < sums else 0)
     if n_ranks == 1:
         server = host = server + host - _RANK_BYTES
     down, up = communication_bytes(unit)

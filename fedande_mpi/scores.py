@@ -2,7 +2,7 @@
 
 The sums of a round are whole when all parent sets have been trained that far, and blocks of sets are trained one after
 another, all rounds of each. Either a host holds the sums of every round until then, or the shard's weights of every
-round: then it scores at the end, round by round in the same memory.
+round: then it scores at the end, some clients after others in the same memory.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedande_mpi import costs, evaluation, local, metrics
+from fedande_mpi import costs, evaluation, local, metrics, odds
 from fedande_mpi.arrangement import Arrangement, batches
 from fedande_mpi.block import Block, make_block
 from fedande_mpi.links import Link
@@ -25,19 +25,26 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 
+CHUNK_BYTES = 2**24
+"""Of the sums of the clients that are scored together at the end: they stay in the cache."""
+
+
+def client_bytes(unit: Unit) -> int:
+    """Return the bytes of the sums of a client and a round."""
+    n_test = unit.y.size - int(unit.n_rows.sum())
+    return n_test * (unit.n_classes + 2) * 8
+
+
 def scored_last(unit: Unit, arrangement: Arrangement, shard: int) -> bool:
     """Say whether the hosts of a shard keep the weights of every round and score them when all are trained.
 
-    They do where the weights take less memory than the sums of all rounds but one. What goes on from a checkpoint has
-    such sums already, and a pooled model has one for all clients.
+    They do where the weights take less memory than the sums of all clients. What goes on from a checkpoint has such
+    sums already, and a pooled model has one for all clients.
     """
-    rounds = len(unit.evaluated)
-    if not unit.cell.in_rounds or unit.pools or rounds == 1 or arrangement.n_sets < len(unit.sets):
+    if not unit.cell.in_rounds or unit.pools or arrangement.n_sets < len(unit.sets):
         return False
     weights = int(unit.bounds(unit.sets[arrangement.shards[shard]], unit.granularity)[-1])
-    n_test = unit.y.size - int(unit.n_rows.sum())
-    sums = max(arrangement.counts) * n_test * (unit.n_classes + 2)
-    return rounds * weights <= (rounds - 1) * sums
+    return weights * 8 <= max(arrangement.counts) * client_bytes(unit)
 
 
 class Scores:
@@ -60,7 +67,9 @@ class Scores:
         self.max_rows = max(1, int(np.diff(clients.start).max()))
         self.last = scored_last(unit, arrangement, shard)
         self.n_scored = scored_counts(unit, arrangement)[group]
-        self.sums = [self._empty() for _ in range(1 if self.last else len(unit.evaluated))]
+        n_rounds = len(unit.evaluated)
+        self.sums = [self._empty(self.n_scored) for _ in range(0 if self.last else n_rounds)]
+        """Of every scored round; where it scores last, there are none until a checkpoint asks for them."""
         self.metrics: list[FloatArray] = []
         """Of every scored round, in the first shard."""
         self.handed_over: list[metrics.Sums] | None = None
@@ -70,13 +79,15 @@ class Scores:
         self.top = np.full((self.n_scored, self.held_out.y.size if self.joint else 0), -np.inf)
         sets = unit.sets[arrangement.shards[shard]]
         self.bounds = unit.bounds(sets, unit.granularity)
-        self.kept = np.empty((len(unit.evaluated) if self.last else 0, int(self.bounds[-1])))
+        self.kept = np.empty((n_rounds if self.last else 0, int(self.bounds[-1])))
         """Weights of the shard's sets in every scored round."""
+        self.posterior: list[FloatArray] = []
+        """Of the last round, some clients after others, in the first shard and where they are asked for."""
         self.unscored = slice(0, 0)
         """Those of the shard's sets whose kept weights are still to be scored."""
 
-    def _empty(self) -> metrics.Sums:
-        return metrics.empty_sums(self.n_scored, self.held_out.y.size, self.unit.n_classes)
+    def _empty(self, n_clients: int) -> metrics.Sums:
+        return metrics.empty_sums(n_clients, self.held_out.y.size, self.unit.n_classes)
 
     def after_round(self, block: Block, part: slice, weights: FloatArray, position: int) -> Program[None]:
         """Score the weights of a block, which is some of the shard's sets, or keep them until later."""
@@ -93,15 +104,24 @@ class Scores:
         self, block: Block, weights: FloatArray, position: int, *, maxima_only: bool = False
     ) -> Program[None]:
         """Add a block's posteriors to the sums of a round, or raise the rows' maxima."""
-        return self._add(
-            block, weights, position, self.sums[self.unit.evaluated.index(position)], maxima_only
-        )
+        sums = self.sums[self.unit.evaluated.index(position)]
+        return self._add(block, weights, position, sums, slice(0, self.n_scored), maxima_only=maxima_only)
 
     def _add(
-        self, block: Block, weights: FloatArray, position: int, sums: metrics.Sums, maxima_only: bool = False
+        self,
+        block: Block,
+        weights: FloatArray,
+        position: int,
+        sums: metrics.Sums,
+        some: slice,
+        *,
+        maxima_only: bool = False,
     ) -> Program[None]:
-        """Add posteriors of all test rows, in calls of bounded length."""
+        """Add posteriors of all test rows at some clients, whose sums these are, in calls of bounded length."""
         unit = self.unit
+        clients = self.clients
+        if some.stop - some.start < self.n_scored:
+            clients = clients._replace(start=clients.start[some.start : some.stop + 1])
         scoring = evaluation.Scoring(
             weights, block.bounds[:-1], unit.granularity == "attribute", self.bits, self.joint
         )
@@ -109,17 +129,17 @@ class Scores:
         per_row = costs.PER_SCORE * width * unit.n_classes
         pieces = evaluation.pieces(block.layout, self.held_out.y.size)
         most = max((last - first for first, last in pieces), default=0)
-        rows = np.diff(self.clients.start) if not unit.pools else np.zeros(1)
-        loads = np.asarray(rows * costs.PER_SCORE * width + most * per_row)[: self.n_scored]
+        rows = np.diff(clients.start) if not unit.pools else np.zeros(1)
+        loads = np.asarray(rows * costs.PER_SCORE * width + most * per_row)[: some.stop - some.start]
         for sets in evaluation.together(block.layout, most):
-            for batch in batches(loads * (sets.stop - sets.start), costs.CALL_SECONDS):
-                for first, last in pieces:
+            for first, last in pieces:
+                with self.clock("evaluate", position):
+                    indices = self._indices(block, sets, first, last)
+                for batch in batches(loads * (sets.stop - sets.start), costs.CALL_SECONDS):
                     with self.clock("evaluate", position):
                         evaluation.score(
-                            self.held_out,
-                            first,
-                            last,
-                            self.clients,
+                            indices,
+                            clients,
                             block.layout,
                             block.theta,
                             scoring,
@@ -133,35 +153,55 @@ class Scores:
                         )
                     yield True
 
+    def _indices(self, block: Block, sets: slice, first: int, last: int) -> odds.Indices:
+        """Return the index of some test rows under some of a block's sets; kept for other rounds while it is small."""
+        key = first, sets.start
+        found = block.indices.get(key)
+        if found is None:
+            X, y = self.held_out
+            per_attribute = self.unit.granularity == "attribute"
+            found = odds.index_sets(X, y, first, last, block.layout, sets.start, sets.stop, per_attribute)
+            held = sum(array.nbytes for indices in [*block.indices.values(), found] for array in indices)
+            if held <= self.unit.cell.block_mib * 2**20:
+                block.indices[key] = found
+        return found
+
     def _kept_block(self) -> Block | None:
         """Return the parent sets whose weights are kept and not scored, if there are any."""
         if self.unscored.start == self.unscored.stop:
             return None
         return make_block(self.unit, self.arrangement.shards[self.shard][self.unscored], self.max_rows)
 
-    def _add_kept(self, block: Block | None, at: int, sums: metrics.Sums) -> Program[None]:
-        """Score the kept weights of a round, by its place among the scored ones."""
+    def _add_kept(self, block: Block | None, at: int, sums: metrics.Sums, some: slice) -> Program[None]:
+        """Score the kept weights of a round, by its place among the scored ones, at some clients."""
         if block is not None:
             weights = self.kept[at, self.bounds[self.unscored.start] : self.bounds[self.unscored.stop]]
-            yield from self._add(block, weights[None], self.unit.evaluated[at], sums)
+            yield from self._add(block, weights[None], self.unit.evaluated[at], sums, some)
 
     def finish(self, link: Link, group_link: Link) -> Program[None]:
         """Make the sums of each round whole, and metrics of them; all hosts of the group at the same time."""
         kept = self._kept_block()
+        step = max(1, CHUNK_BYTES // max(1, client_bytes(self.unit)))
+        buffer = None if self.sums else self._empty(min(step, self.n_scored))
         for at, position in enumerate(self.unit.evaluated):
-            if len(self.sums) > 1:
-                sums = self.sums[at]
-            else:
-                (sums,) = self.sums
-                for numbers in sums if at > 0 else ():
-                    numbers.fill(0)
-            yield from self._add_kept(kept, at, sums)
-            yield from self.clock.waiting(group_link.total(sums.posterior), -1)
-            yield from self.clock.waiting(group_link.total(sums.rest), -1)
+            parts = []
+            for first in range(0, max(1, self.n_scored), step):  # the same in all shards
+                some = slice(first, min(first + step, self.n_scored))
+                if buffer is None:
+                    sums = metrics.Sums(*(numbers[some] for numbers in self.sums[at]))
+                else:
+                    sums = metrics.Sums(*(numbers[: some.stop - first] for numbers in buffer))
+                    for numbers in sums:
+                        numbers.fill(0)
+                yield from self._add_kept(kept, at, sums, some)
+                yield from self.clock.waiting(group_link.total(sums.posterior), -1)
+                yield from self.clock.waiting(group_link.total(sums.rest), -1)
+                if self.shard == 0:
+                    with self.clock("evaluate", position):
+                        parts.append(self._measure(sums, first, last=position == self.unit.evaluated[-1]))
+                    yield True
             if self.shard == 0:
-                with self.clock("evaluate", position):
-                    self.metrics.append(self._metrics_of(sums))
-                yield True
+                self.metrics.append(np.concatenate(parts, axis=1))
             if self.last:  # so that rank 0 knows how far it is
                 yield from self.clock.waiting(link.total(np.zeros(1, dtype=np.int64)), -1)
 
@@ -169,11 +209,11 @@ class Scores:
 
     def hand_over(self, link: Link) -> Program[None]:
         """Send what has been scored since the last checkpoint."""
-        if len(self.sums) < len(self.unit.evaluated):  # from here on all rounds' sums are needed
-            self.sums += [self._empty() for _ in self.unit.evaluated[1:]]
+        if not self.sums:
+            self.sums = [self._empty(self.n_scored) for _ in self.unit.evaluated]
         kept = self._kept_block()
         for at, sums in enumerate(self.sums):
-            yield from self._add_kept(kept, at, sums)
+            yield from self._add_kept(kept, at, sums, slice(0, self.n_scored))
         self.unscored = slice(self.unscored.stop, self.unscored.stop)
         before = self.handed_over or [metrics.Sums(*map(np.zeros_like, sums)) for sums in self.sums]
         scored = scored_counts(self.unit, self.arrangement)
@@ -208,12 +248,15 @@ class Scores:
         """Parent sets that have a say on each test row, shape ``(m,)``."""
         return metrics.usable_sets(self.held_out.X, self.unit.sets)
 
-    def _metrics_of(self, sums: metrics.Sums) -> FloatArray:
-        """Give the rows on which no parent set has a say a posterior; return the metrics of whole sums."""
+    def _measure(self, sums: metrics.Sums, first: int, *, last: bool) -> FloatArray:
+        """Give the rows on which no parent set has a say a posterior; return the metrics of whole sums.
+
+        They are of client `first` and those that follow. The posteriors of the last round are kept if asked for.
+        """
         unit, cell = self.unit, self.unit.cell
         rows = np.flatnonzero(self.usable == 0)
         for c in range(sums.posterior.shape[0]) if rows.size else ():
-            own = slice(self.clients.start[c], self.clients.start[c + 1])
+            own = slice(self.clients.start[first + c], self.clients.start[first + c + 1])
             X, y = self.clients.X[own], self.clients.y[own]
             if unit.pools:
                 X, y = unit.X[unit.owner >= 0], unit.y[unit.owner >= 0]
@@ -231,14 +274,16 @@ class Scores:
                 prior=self.pooled_prior,
             )
             sums.posterior[c, rows] = np.rint(posterior * 2.0**self.bits).astype(np.int64)
-        return metrics.of_sums(sums, np.maximum(self.usable, 1), self.bits, self.joint, self.held_out.y)
+        usable = np.maximum(self.usable, 1)
+        if last and "predictions" in cell.save:
+            self.posterior.append(metrics.posteriors(sums, usable, self.bits, self.joint))
+        return metrics.of_sums(sums, usable, self.bits, self.joint, self.held_out.y)
 
     def summary(self) -> dict[str, Any]:
         """Return what rank 0 needs from the first shard: metrics, and the last round's posteriors if asked for."""
         if self.shard != 0:
             return {}
         summary: dict[str, Any] = {"metrics": self.metrics}
-        if "predictions" in self.unit.cell.save:
-            usable = np.maximum(self.usable, 1)
-            summary["posterior"] = metrics.posteriors(self.sums[-1], usable, self.bits, self.joint)
+        if self.posterior:
+            summary["posterior"] = np.concatenate(self.posterior)
         return summary

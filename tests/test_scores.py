@@ -13,9 +13,13 @@ from tests.small_data import make, make_unit, owners
 from tests.test_checkpoint import same_bits
 
 
-def unit_of(n_test=40, **keys):
+def unit_of(n_test=40, missing_share=0.0, **keys):
     return make_unit(
-        make(3, m=100, d=5, o=3), owners(3, 100, 4, n_test), n=2, save=("predictions", "weights"), **keys
+        make(3, m=100, d=5, o=3, missing=missing_share),
+        owners(3, 100, 4, n_test),
+        n=2,
+        save=("predictions", "weights"),
+        **keys,
     )
 
 
@@ -29,9 +33,9 @@ def test_weights_are_kept_where_they_are_smaller_than_the_sums():
 
 
 @pytest.mark.parametrize(
-    "keys", [{"evaluate": "last"}, {"method": "hybrid", "epsilon": 1.0}, {"scope": "local"}], ids=str
+    "keys", [{"method": "hybrid", "epsilon": 1.0}, {"scope": "local"}, {"method": "generative"}], ids=str
 )
-def test_no_weights_are_kept_of_one_scored_round_or_of_a_pooled_model(keys):
+def test_no_weights_are_kept_of_a_pooled_model_or_without_rounds(keys):
     assert not last(unit_of(n_test=90, **keys))
 
 
@@ -41,17 +45,31 @@ def test_what_goes_on_from_a_checkpoint_has_sums_and_keeps_no_weights():
     assert not last(unit, np.array(done))
 
 
+def run(unit, monkeypatch, *, late, chunk_bytes=2**24):
+    monkeypatch.setattr(scores, "CHUNK_BYTES", chunk_bytes)
+    for module in (scores, server):
+        monkeypatch.setattr(module, "scored_last", lambda *_: late)
+    shares: list[float] = []
+    return run_unit(SerialComm(), unit, arrange_unit(unit, 1), got_on=shares.append), shares
+
+
+@pytest.mark.parametrize("evaluate", ["all", "last"])
 @pytest.mark.parametrize("block_mib", [64.0, 1e-6], ids=["one-block", "a-block-for-each-set"])
-def test_scoring_last_changes_no_bit(block_mib, monkeypatch):
-    unit = unit_of(evaluate="all", block_mib=block_mib)
-    results, shares = [], []
-    for late in (False, True):
-        for module in (scores, server):
-            monkeypatch.setattr(module, "scored_last", lambda *_, late=late: late)
-        told: list[float] = []
-        results.append(run_unit(SerialComm(), unit, arrange_unit(unit, 1), got_on=told.append))
-        shares.append(told)
-    same_bits(*results)
+def test_scoring_last_changes_no_bit(block_mib, evaluate, monkeypatch):
+    unit = unit_of(evaluate=evaluate, block_mib=block_mib)
+    (at_once, early), (last, late) = (run(unit, monkeypatch, late=late) for late in (False, True))
+    same_bits(at_once, last)
     rounds, blocks = unit.cell.solver.rounds, 1 if block_mib > 1 else len(unit.sets)
-    assert [len(told) for told in shares] == [rounds * blocks, rounds * blocks + rounds + 1]
-    assert [sum(told) for told in shares] == pytest.approx([1.0, 1.0])
+    assert [len(early), len(late)] == [rounds * blocks, rounds * blocks + len(unit.evaluated)]
+    assert [sum(early), sum(late)] == pytest.approx([1.0, 1.0])
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_some_clients_after_others_have_the_same_scores(late, monkeypatch):
+    # rows with fewer than two values, on which no parent set has a say, are up to each client's own prior
+    unit = unit_of(missing_share=0.6, missing="ignore", evaluate="all")
+    assert ((unit.held_out.X >= 0).sum(axis=1) < 2).any()
+    whole, _ = run(unit, monkeypatch, late=late)
+    for of_clients in (1, 3):
+        size = of_clients * scores.client_bytes(unit)
+        same_bits(run(unit, monkeypatch, late=late, chunk_bytes=size)[0], whole)
