@@ -34,8 +34,8 @@ class Block:
     layout: touched.Layout
     theta: local.Theta
     bounds: IntArray
-    indices: dict[tuple[int, int], odds.Indices] = field(default_factory=dict)
-    """Of the test rows, by first row and first set: the same in every round."""
+    indices: dict[tuple[int, int, int], odds.Indices] = field(default_factory=dict)
+    """Of the test rows, by first row, first set and end: the same in every round."""
 
 
 def make_block(unit: Unit, at: IntArray, max_rows: int) -> Block:

@@ -183,10 +183,10 @@ def pieces(block: Layout, n_rows: int) -> list[tuple[int, int]]:
     return [(first, min(first + some, n_rows)) for first in range(0, n_rows, some)]
 
 
-def together(block: Layout, n_rows: int) -> list[slice]:
-    """Cut a block into runs of parent sets whose sorted rows fit the cache next to a client's sums."""
+def together(block: Layout, n_rows: int, most: int) -> list[slice]:
+    """Cut a block into runs of at most so many parent sets, whose sorted rows fit the cache next to a client's sums."""
     per_row = 4 * (block.children.shape[1] + 1)
-    some = max(1, _CACHE // (per_row * max(1, n_rows)))
+    some = min(most, max(1, _CACHE // (per_row * max(1, n_rows))))
     n_sets = len(block.n_states)
     return [slice(at, min(at + some, n_sets)) for at in range(0, n_sets, some)]
 

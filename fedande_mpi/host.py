@@ -88,6 +88,7 @@ class Host:
 
     def _look_back(self, link: Link) -> Program[None]:
         """Hand over what has been done since the last checkpoint, if the server asks for it."""
+        yield from self.scores.catch_up()
         yield from self.clock.waiting(link.total(np.zeros(1, dtype=np.int64)), -1)
         wanted = np.zeros(1, dtype=np.int64)
         yield from self.clock.waiting(link.broadcast(wanted), -1)

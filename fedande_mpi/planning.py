@@ -130,11 +130,10 @@ def plan_unit(unit: Unit, n_ranks: int) -> CellPlan:
     scored = hosted if not unit.pools else 1
     of_a_round = scored * client_bytes(unit)
     sums = len(unit.evaluated) * of_a_round
+    last = [scored_last(unit, arrangement, shard) for shard in range(arrangement.n_shards)]
     held = max(
-        min(of_a_round, CHUNK_BYTES) + len(unit.evaluated) * int(widths[sets].sum()) * 8
-        if scored_last(unit, arrangement, shard)
-        else sums
-        for shard, sets in enumerate(arrangement.shards)
+        min(of_a_round, CHUNK_BYTES) + len(unit.evaluated) * int(widths[sets].sum()) * 8 if late else sums
+        for sets, late in zip(arrangement.shards, last, strict=True)
     )
     told = len(cell.rounds) * cell.clients * tally.COLUMNS * 8
     kept = int(bounds[-1]) * 8 * (1 if cell.in_rounds else cell.clients) if "weights" in cell.save else 0
@@ -149,7 +148,7 @@ def plan_unit(unit: Unit, n_ranks: int) -> CellPlan:
         # rank 0 holds all sums and what arrives of a round, a host what it has handed over
         everyone = sums // scored * (cell.clients if not unit.pools else 1)
         server += everyone + everyone // len(unit.evaluated)
-        host += sums + of_a_round + (sums if held < sums else 0)
+        host += (2 if any(last) else 1) * sums + of_a_round
     if n_ranks == 1:
         server = host = server + host - _RANK_BYTES
     down, up = communication_bytes(unit)

@@ -54,7 +54,7 @@ def parts(cells: Iterable[tuple[Cell, bool]]) -> list[Part]:
     """Return what compiles the loops of some cells, each with whether it has long pairs.
 
     The parts can be compiled by processes side by side: no loop that takes long belongs to two of them. The longest
-    comes first.
+    comes first. A short loop that does is compiled with the same types in both, or the cache would mix them up.
     """
     called = {loop for cell, long_pairs in cells for loop in loops(cell, long_pairs=long_pairs)}
     if not called:

@@ -29,6 +29,10 @@ CHUNK_BYTES = 2**24
 """Of the sums of the clients that are scored together at the end: they stay in the cache."""
 
 
+SHARE_OF_INTERVAL = 0.25
+"""Of the time between checkpoints: as much scoring as may be put off, by an estimate."""
+
+
 def client_bytes(unit: Unit) -> int:
     """Return the bytes of the sums of a client and a round."""
     n_test = unit.y.size - int(unit.n_rows.sum())
@@ -129,9 +133,12 @@ class Scores:
         per_row = costs.PER_SCORE * width * unit.n_classes
         pieces = evaluation.pieces(block.layout, self.held_out.y.size)
         most = max((last - first for first, last in pieces), default=0)
+        # of a call for one client
+        longest = self.max_rows * costs.PER_SCORE * width + most * per_row
+        some_sets = max(1, int(costs.CALL_SECONDS / max(longest, 1e-9)))
         rows = np.diff(clients.start) if not unit.pools else np.zeros(1)
         loads = np.asarray(rows * costs.PER_SCORE * width + most * per_row)[: some.stop - some.start]
-        for sets in evaluation.together(block.layout, most):
+        for sets in evaluation.together(block.layout, most, some_sets):
             for first, last in pieces:
                 with self.clock("evaluate", position):
                     indices = self._indices(block, sets, first, last)
@@ -155,7 +162,7 @@ class Scores:
 
     def _indices(self, block: Block, sets: slice, first: int, last: int) -> odds.Indices:
         """Return the index of some test rows under some of a block's sets; kept for other rounds while it is small."""
-        key = first, sets.start
+        key = first, sets.start, sets.stop
         found = block.indices.get(key)
         if found is None:
             X, y = self.held_out
@@ -207,14 +214,29 @@ class Scores:
 
     # ------------------------------------------------------------------ checkpoints
 
-    def hand_over(self, link: Link) -> Program[None]:
-        """Send what has been scored since the last checkpoint."""
+    def catch_up(self) -> Program[None]:
+        """Score what is kept where that takes a good part of the time between checkpoints.
+
+        Else a checkpoint would wait for it, and what is lost without one would be all that has been scored since.
+        """
+        sets, (m, d) = self.unscored.stop - self.unscored.start, self.held_out.X.shape
+        per_set = self.n_scored * m * (d - self.unit.cell.n + 1) * self.unit.n_classes * costs.PER_SCORE
+        interval = 60.0 * self.unit.cell.checkpoint_minutes
+        if 0.0 < SHARE_OF_INTERVAL * interval < per_set * sets * len(self.unit.evaluated):
+            yield from self._score_kept()
+
+    def _score_kept(self) -> Program[None]:
+        """Score what is kept into sums of every round and all clients."""
         if not self.sums:
             self.sums = [self._empty(self.n_scored) for _ in self.unit.evaluated]
         kept = self._kept_block()
         for at, sums in enumerate(self.sums):
             yield from self._add_kept(kept, at, sums, slice(0, self.n_scored))
         self.unscored = slice(self.unscored.stop, self.unscored.stop)
+
+    def hand_over(self, link: Link) -> Program[None]:
+        """Send what has been scored since the last checkpoint."""
+        yield from self._score_kept()
         before = self.handed_over or [metrics.Sums(*map(np.zeros_like, sums)) for sums in self.sums]
         scored = scored_counts(self.unit, self.arrangement)
         for sums, earlier in zip(self.sums, before, strict=True):

@@ -98,13 +98,13 @@ class Server:
                     if looks_back(unit, arrangement, shard, number):
                         last = number == len(arrangement.blocks[shard]) - 1
                         yield from self._look_back(link, shard, since, last=last)
+        self.collection.ended(shard)  # to hand over no more, though the others may still train
         if scored_last(unit, arrangement, shard):
             weights = unit.bounds(unit.sets[arrangement.shards[shard]], unit.granularity)[-1]
             share = scoring * float(weights) / self.all_weights / len(unit.evaluated)
             for _ in unit.evaluated:
                 yield from link.total(np.zeros(1, dtype=np.int64))
                 self.got_on(share)
-        self.collection.ended(shard)
 
     def _look_back(self, link: Link, shard: int, since: list[IntArray], *, last: bool) -> Program[None]:
         """Ask the hosts for what they have done since the last checkpoint, if one is due."""

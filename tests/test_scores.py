@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedande_mpi import scores, server
+from fedande_mpi import costs, scores, server
 from fedande_mpi.federation import run_unit
 from fedande_mpi.planning import arrange_unit
 from fedande_mpi.serial import SerialComm
+from fedande_mpi.unit import Where
 from tests.small_data import make, make_unit, owners
 from tests.test_checkpoint import same_bits
 
@@ -73,3 +74,55 @@ def test_some_clients_after_others_have_the_same_scores(late, monkeypatch):
     for of_clients in (1, 3):
         size = of_clients * scores.client_bytes(unit)
         same_bits(run(unit, monkeypatch, late=late, chunk_bytes=size)[0], whole)
+
+
+class Hosts:
+    """A link to hosts who are done at once and send zeros."""
+
+    def __init__(self):
+        self.asked = []
+
+    def broadcast(self, numbers):
+        yield True
+
+    def gather(self, own, into, counts, ready=False):
+        into[...] = 0
+        yield True
+
+    def total(self, numbers):
+        self.asked.append(set(self.collection._running))
+        yield True
+
+    def tables(self, counts, width):
+        return None
+
+
+def test_a_shard_that_only_scores_is_not_waited_for_by_checkpoints(monkeypatch):
+    unit, hosts = unit_of(shards=2, evaluate="all"), Hosts()
+    monkeypatch.setattr(server, "scored_last", lambda *_: True)
+    served = server.Server(unit, arrange_unit(unit, 3), Where(0))
+    hosts.collection = served.collection
+    for _ in served.shard(hosts, 0):
+        pass
+    rounds = len(unit.evaluated)
+    assert hosts.asked[:-rounds] == [{0, 1}]  # at the end of its only block
+    assert hosts.asked[-rounds:] == [{1}] * rounds
+
+
+def test_scoring_that_would_take_a_good_part_of_the_time_between_checkpoints_is_not_put_off(monkeypatch):
+    unit = unit_of(evaluate="all", block_mib=1e-6, checkpoint_minutes=1.0)
+    done = []
+    score_kept = scores.Scores._score_kept
+
+    def counted(self):
+        done.append(self.unscored.stop)
+        yield from score_kept(self)
+
+    monkeypatch.setattr(scores.Scores, "_score_kept", counted)
+    whole, _ = run(unit, monkeypatch, late=True)
+    assert done == []
+    # a share of a minute in which two of the ten sets are scored
+    seconds = 4 * 40 * 4 * 3 * costs.PER_SCORE * len(unit.evaluated)
+    monkeypatch.setattr(scores, "SHARE_OF_INTERVAL", 1.5 * seconds / 60.0)
+    same_bits(run(unit, monkeypatch, late=True)[0], whole)
+    assert done == [2, 4, 6, 8]

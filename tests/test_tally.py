@@ -56,6 +56,15 @@ def test_what_came_since_makes_the_later_of_the_earlier():
     np.testing.assert_array_equal(before, later)
 
 
-@pytest.mark.parametrize("term", [np.inf, np.nan, 1e300, -(2.0**52)])
-def test_a_term_that_cannot_be_added_makes_that_clients_objective_infinite(term):
-    assert tally.objective(tallied(report([[1.0, term], [1.0, 2.0]]))).tolist() == [np.inf, 3.0]
+def test_many_large_terms_and_small_negative_ones_are_exact():
+    terms = np.array([[4e15] * 3000 + [-1e-20] * 3, [-1e-20, 1e-18, 2.0**79, *[0.5] * 3000]], dtype=object)
+    for row in terms:
+        one = np.array([row], dtype=np.float64)
+        assert tally.objective(tallied(report(one)))[0] == pytest.approx(fsum(row), rel=1e-16)
+    assert tally.objective(tallied(report([[-1e-20]])))[0] == pytest.approx(-1e-20, rel=1e-3)
+
+
+@pytest.mark.parametrize(("term", "expected"), [(np.inf, np.inf), (1e300, np.inf), (np.nan, np.nan)])
+def test_a_term_that_cannot_be_added_makes_that_clients_objective_infinite_or_undefined(term, expected):
+    got = tally.objective(tallied(report([[1.0, term], [1.0, 2.0]]), report(np.ones((2, 1)))))
+    np.testing.assert_array_equal(got, [expected, 4.0])
