@@ -36,6 +36,8 @@ class Block:
     bounds: IntArray
     indices: dict[tuple[int, int, int], odds.Indices] = field(default_factory=dict)
     """Of the test rows, by first row, first set and end: the same in every round."""
+    indexed: int = 0
+    """Bytes of them."""
 
 
 def make_block(unit: Unit, at: IntArray, max_rows: int) -> Block:

@@ -168,9 +168,10 @@ class Scores:
             X, y = self.held_out
             per_attribute = self.unit.granularity == "attribute"
             found = odds.index_sets(X, y, first, last, block.layout, sets.start, sets.stop, per_attribute)
-            held = sum(array.nbytes for indices in [*block.indices.values(), found] for array in indices)
-            if held <= self.unit.cell.block_mib * 2**20:
+            size = sum(array.nbytes for array in found)
+            if block.indexed + size <= self.unit.cell.block_mib * 2**20:
                 block.indices[key] = found
+                block.indexed += size
         return found
 
     def _kept_block(self) -> Block | None:
