@@ -189,12 +189,14 @@ def descendants(pid: int) -> list[int]:
 
 
 def process_of_rank(pid: int, rank: int) -> int:
-    """Return the process that is a rank of a started mpiexec."""
+    """Return the process that is a rank of a started mpiexec; a ProcessLookupError where it has ended."""
     wanted = {f"{name}={rank}".encode() for name in _RANK_VARIABLES}
     for child in descendants(pid):
         with contextlib.suppress(OSError):
             if wanted & set(Path(f"/proc/{child}/environ").read_bytes().split(b"\0")):
                 return child
+    if Path("/proc/self/environ").exists():
+        raise ProcessLookupError(f"rank {rank} of {pid} has ended")
     pytest.skip("ranks cannot be told apart on this system")
 
 

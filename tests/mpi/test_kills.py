@@ -121,12 +121,15 @@ def stopped(directory: Path, chance: random.Random, number: int) -> tuple[Done, 
             time.sleep(0.02)
         sent = process.poll() is None
         if sent:
-            target = process.pid
-            if number == signal.SIGKILL or chance.random() < 0.5:
-                target = process_of_rank(process.pid, chance.randrange(3))
-            with contextlib.suppress(ProcessLookupError):
+            try:
+                target = process.pid
+                if number == signal.SIGKILL or chance.random() < 0.5:
+                    target = process_of_rank(process.pid, chance.randrange(3))
                 os.kill(target, number)
-                if number == signal.SIGTERM and chance.random() < 0.5:
+            except ProcessLookupError:  # the work has just ended
+                sent = False
+            with contextlib.suppress(ProcessLookupError):
+                if sent and number == signal.SIGTERM and chance.random() < 0.5:
                     os.kill(target, chance.choice([signal.SIGTERM, signal.SIGUSR1]))
         return ended(process, since), sent
 
