@@ -272,6 +272,10 @@ def _load_mpi() -> Any:
     """Load the MPI library without starting it, so that a launcher it does not know can be refused first."""
     import mpi4py
 
+    # MPICH's copies from process to process fail an assertion in MPI_Finalize when one is under way as ranks leave;
+    # what is large and stays on a machine lies in shared memory anyway
+    for way in ("CMA", "XPMEM"):
+        os.environ.setdefault(f"MPIR_CVAR_CH4_{way}_ENABLE", "0")
     mpi4py.rc.initialize = False
     mpi4py.rc.finalize = True
     from mpi4py import MPI
