@@ -11,7 +11,7 @@ import numpy as np
 from measure import Section, Setting, dataset, interleaved, median_ratio, timed
 from scipy import sparse
 
-from fedande_mpi import cll, lbfgs, local, touched
+from fedande_mpi import cll, lbfgs, local, softmax, touched
 from fedande_mpi.cell import Cell, Discriminative
 from fedande_mpi.host import Host
 from fedande_mpi.jobs import make_unit
@@ -98,18 +98,18 @@ def objectives(problem, w, g, times):
 @compiled
 def forwards(problem, w, times):
     p = problem
-    lanes = cll.stride(p.o)
-    last = p.z[cll.CHUNK * lanes :]
+    lanes = softmax.stride(p.o)
+    last = p.z[softmax.CHUNK * lanes :]
     u = p.joint_u if p.n_joint > 0 else p.u
     total = 0.0
     for _ in range(times):
         cll.differences(w, p.log_theta, p.child, p.cell_group, p.n_touched, p.o, p.u)
         if p.n_joint > 0:
             cll.forward(p.members, 0, p.n_joint, p.n_members, p.o, p.u, u)
-        for first in range(0, p.n_rows, cll.CHUNK):
-            n = min(cll.CHUNK, p.n_rows - first)
+        for first in range(0, p.n_rows, softmax.CHUNK):
+            n = min(softmax.CHUNK, p.n_rows - first)
             cll.forward(p.factors, first, n, p.width, p.o, u, p.z)
-            total += cll.softmax(n, p.o, p.z, last)
+            total += softmax.softmax(n, p.o, p.z, last)
     return total
 
 

@@ -15,6 +15,8 @@ from typing import Any
 
 from measure import Section, Setting, call, exponent, machine, on_ranks, peak_mib, section_markdown
 
+from fedande_mpi import tally
+
 PAPER = """\
 name = "million"
 datasets = ["synthetic:m=20000000,d=100,o=2,arity=3"]
@@ -104,14 +106,14 @@ def on_paper(setting: Setting) -> Section:
     return section
 
 
-BENDS = """\
+BENDS = f"""\
 Where the design bends first: (1) a checkpoint within the fold is of the sums of all clients, clients x test rows x
 (o + 2) x 8 bytes, which rank 0 holds: most of what fills its column. `checkpoint_minutes = 0` leaves them to the
 hosts, each with those of its own clients. (2) Every machine holds all rows, every rank the test fold and its own
 clients' rows once more: most of what fills a host's column. (3) Scoring at each client costs clients x test rows x
 parent sets: with many clients the test fold has to be small. (4) A host holds a row per client of its own for at
 least one parent set, and under `gather` rank 0 one row per host. What is reported of local steps is rounds x clients
-x 56 bytes."""
+x {8 * tally.COLUMNS} bytes."""
 
 SECTIONS = {"scale": virtual_clients, "plan": on_paper}
 

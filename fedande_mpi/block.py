@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from fedande_mpi import local, odds, touched
+from fedande_mpi import indexing, local, touched
 from fedande_mpi.unit import Unit
 
 FloatArray = NDArray[np.float64]
@@ -34,7 +34,7 @@ class Block:
     layout: touched.Layout
     theta: local.Theta
     bounds: IntArray
-    indices: dict[tuple[int, int, int], odds.Indices] = field(default_factory=dict)
+    indices: dict[tuple[int, int, int], indexing.Indices] = field(default_factory=dict)
     """Of the test rows, by first row, first set and end: the same in every round."""
     indexed: int = 0
     """Bytes of them."""

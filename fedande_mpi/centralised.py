@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedande_mpi import ande, evaluation, lbfgs, local, metrics, odds, touched
+from fedande_mpi import ande, evaluation, indexing, lbfgs, local, metrics, touched
 from fedande_mpi.arrangement import cut_blocks
 
 FloatArray = NDArray[np.float64]
@@ -327,7 +327,9 @@ def _score_block(
     )
     for at in range(len(layout.n_states)):
         for first, last in evaluation.pieces(layout, test.y.size):
-            indices = odds.index_sets(test.X, test.y, first, last, layout, at, at + 1, scoring.per_attribute)
+            indices = indexing.index_sets(
+                test.X, test.y, first, last, layout, at, at + 1, scoring.per_attribute
+            )
             evaluation.score(
                 indices, nobody, layout, theta, scoring, at, at + 1, 0, 1, maxima_only, top, sums
             )

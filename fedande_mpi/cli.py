@@ -6,14 +6,14 @@ import argparse
 import contextlib
 import io
 import os
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedande_mpi import __version__
-from fedande_mpi.errors import ConfigError, FedandeError, Interrupted
+from fedande_mpi.errors import ConfigError, FedandeError
+from fedande_mpi.signals import Signals
 
 if TYPE_CHECKING:
     from fedande_mpi.links import Communicator
@@ -236,48 +236,13 @@ def _share(text: str) -> tuple[int, int]:
     return int(number), int(count)
 
 
-class Signals:
-    """Remembers a signal until the program asks; a handler only runs between compiled calls."""
-
-    STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-
-    def __init__(self) -> None:
-        self.received: int | None = None
-        self.look_at_others: Callable[[], None] = lambda: None
-        for number in self.STOPPING:
-            signal.signal(number, self._remember)
-
-    def _remember(self, number: int, frame: object) -> None:
-        self.received = number
-
-    def connect(self, allow_singleton: bool) -> Communicator:
-        """Join the job; from now on what stops another rank stops this one."""
-        from fedande_mpi.comm import connect
-        from fedande_mpi.leaving import stop_if_told
-
-        comm = connect(allow_singleton=allow_singleton)
-        self.look_at_others = lambda: stop_if_told(comm)
-        if comm.rank == 0:
-            _warn_of_threads(comm.ranks_here)
-        return comm
-
-    def poll(self) -> None:
-        """Raise `Interrupted` when a signal has come, here or to another rank."""
-        try:
-            if self.received is not None:
-                name = signal.Signals(self.received).name
-                raise Interrupted(
-                    f"stopped by {name}; complete folds are saved, run the same command again to continue"
-                )
-            self.look_at_others()
-        except Interrupted:
-            self.ignore()  # a second one must not disturb the way out
-            raise
-
-    def ignore(self) -> None:
-        """Let nothing disturb the way out, not even while Python ends and takes its handlers down."""
-        for number in self.STOPPING:
-            signal.signal(number, signal.SIG_IGN)
+def _join(allow_singleton: bool) -> tuple[Signals, Communicator]:
+    """Join the job, listening to signals."""
+    signals = Signals()
+    comm = signals.connect(allow_singleton)
+    if comm.rank == 0:
+        _warn_of_threads(comm.ranks_here)
+    return signals, comm
 
 
 def _warn_of_threads(ranks_here: int) -> None:
@@ -313,8 +278,7 @@ def run(arguments: argparse.Namespace) -> int:
     from fedande_mpi.leaving import ending_job
     from fedande_mpi.progress import make_progress
 
-    signals = Signals()
-    comm = signals.connect(arguments.allow_singleton)
+    signals, comm = _join(arguments.allow_singleton)
     with ending_job(comm):
         # read once: one message if it cannot be, and one file system access for all ranks
         experiment = comm.share(_load(arguments) if comm.rank == 0 else None)
@@ -488,8 +452,7 @@ def verify(arguments: argparse.Namespace) -> int:
     from fedande_mpi.leaving import ending_job
     from fedande_mpi.verify import TOLERANCE, read_case, verify_case
 
-    signals = Signals()
-    comm = signals.connect(arguments.allow_singleton)
+    signals, comm = _join(arguments.allow_singleton)
     failures = 0
     with ending_job(comm):
         for path in arguments.cases:

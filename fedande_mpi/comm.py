@@ -26,7 +26,6 @@ T = TypeVar("T")
 _ONCE = 2**20
 """Bytes from which an array that all ranks get is held once for each machine."""
 
-_SETTLING_SECONDS = 0.1
 _NAP_SECONDS = 1e-3
 """Between looks at who has come, when the ranks leave."""
 
@@ -236,16 +235,6 @@ class MpiComm:
         deadline = time.monotonic() + seconds
         while not all([request.Test() for request in requests]):
             if time.monotonic() > deadline:
-                return False
-            time.sleep(_NAP_SECONDS)
-        # what both sides of a message have asked for comes to its end now: MPICH may stumble over it when it closes
-        settled = time.monotonic() + _SETTLING_SECONDS
-        while time.monotonic() < settled:
-            self._leaving.Iprobe(source=MPI.ANY_SOURCE)
-            time.sleep(_NAP_SECONDS)
-        last = self._leaving.Ibarrier()
-        while not last.Test():
-            if time.monotonic() > deadline + _SETTLING_SECONDS:
                 return False
             time.sleep(_NAP_SECONDS)
         # Every rank is here and every result on disk: a library that cannot close ends all the same.

@@ -21,11 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedande_mpi import cll, odds, touched
-from fedande_mpi.cll import CHUNK, fast_exp
+from fedande_mpi.indexing import Index, Indices, index_of
 from fedande_mpi.jit import compiled, inlined
 from fedande_mpi.local import Clients, Theta
 from fedande_mpi.metrics import Sums
-from fedande_mpi.odds import Index, Indices, Own, Table
+from fedande_mpi.odds import Own, Table
+from fedande_mpi.softmax import CHUNK, fast_exp, stride
 from fedande_mpi.touched import Layout
 from fedande_mpi.vectors import count_2, count_4, count_8, fetch, multiply_4, multiply_8, total_4, total_8
 
@@ -118,13 +119,13 @@ def score(
     o = block.n_classes
     # joints are not normalised: differences to a class more, whose score is 0, are the scores themselves
     compared = o + 1 if scoring.joint else o
-    lanes = cll.stride(compared)
+    lanes = stride(compared)
     n_children = block.children.shape[1]
     pooled = theta.pooled.size > 0
     sets = []
     most_cells = most_states = 0
     for at in range(set_first, set_last):
-        index = odds.index_of(indices, at - set_first)
+        index = index_of(indices, at - set_first)
         n_touched = index.cell.size
         shared = odds.allocate(n_touched, lanes)
         table = shared if pooled else odds.allocate(n_touched, lanes)
@@ -245,7 +246,7 @@ def _add_rows(
     width = factors.size // max(1, n_used)
     h = compared - 1
     joint = h == o
-    lanes = cll.stride(compared)
+    lanes = stride(compared)
     # where a lane is left, the last class has it, with odds of 1
     spare = lanes > h and not joint
     counted = o if spare else h
@@ -344,7 +345,7 @@ def _by_logarithms(
     at: int,
 ) -> float:
     """Compute a row's posterior, or its joints relative to e^top, from sums of scores; return the last class's."""
-    lanes = cll.stride(h + 1)
+    lanes = stride(h + 1)
     n_members = max(1, index.n_members)
     for k in range(h):
         z[at + k] = 0.0
@@ -373,7 +374,7 @@ def _by_logarithms(
 def _raise_maxima(index: Index, o: int, compared: int, u: FloatArray, z: FloatArray, top: FloatArray) -> None:
     """Raise ``top (m,)`` to the largest score of each row."""
     order, factors = index.order, index.factors
-    lanes = cll.stride(compared)
+    lanes = stride(compared)
     n_used = order.size
     width = factors.size // max(1, n_used)
     for start in range(0, n_used, CHUNK):

@@ -2,7 +2,7 @@
 
 The same algorithm as ``scipy.optimize.minimize(method="L-BFGS-B")`` on an unconstrained problem, with the
 same constants, evaluation counts and stopping rules (Byrd, Lu, Nocedal and Zhu, SIAM J. Sci. Comput. 16,
-1995; line search of More and Thuente, ACM TOMS 20, 1994). The direction comes from the two-loop recursion
+1995; `fedande_mpi.line_search`). The direction comes from the two-loop recursion
 (Nocedal, Math. Comp. 35, 1980), which equals the compact form of L-BFGS-B up to rounding.
 
 What it costs beside the objective is passes over memory: a step makes as few as it can, each doing all that the
@@ -16,8 +16,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedande_mpi import line_search
 from fedande_mpi.cll import Problem, objective
 from fedande_mpi.jit import bits_float, compiled, float_bits, inlined, reducing
+from fedande_mpi.line_search import STEP_MAX
+from fedande_mpi.magnitudes import without_sign
 
 MEMORY = 10
 FTOL = 2.220446049250313e-09
@@ -34,7 +37,6 @@ _SLOTS = MEMORY + 1
 _VALUE, _SCALE, _CURVATURE, _DECREASE = 0, 1, 2, 3
 
 _EPSILON = float(np.finfo(np.float64).eps)
-_SEARCH_FTOL, _SEARCH_GTOL, _SEARCH_XTOL, _STEP_MAX = 1e-3, 0.9, 0.1, 1e10
 
 
 class State(NamedTuple):
@@ -123,7 +125,7 @@ def advance(problem: Problem, state: State, max_iterations: int, until: int) -> 
             slope = _direction(state, x, g, x_new, g_new, n)
             there = counters[STORED] > 0
             if counters[ITERATIONS] == 0:
-                step = min(1.0 / np.sqrt(-slope), _STEP_MAX)
+                step = min(1.0 / np.sqrt(-slope), STEP_MAX)
             if slope >= 0.0:
                 tries = MAX_LINE_SEARCH
         d = state.s[_free(counters)]
@@ -131,7 +133,7 @@ def advance(problem: Problem, state: State, max_iterations: int, until: int) -> 
         old_value = value[_VALUE]
         new_value = old_value
         top = 0.0
-        search = _begin_search(old_value, slope, step)
+        search = line_search.begin(old_value, slope, step)
         found = False
         # the only place that evaluates the objective, so that it is compiled into this loop once: the first
         # time at x, then along the search direction
@@ -145,7 +147,7 @@ def advance(problem: Problem, state: State, max_iterations: int, until: int) -> 
             slope, top = _dot_and_largest(g_new, d, n)
             found = not searching
             if searching:
-                found, step, search = _search(new_value, slope, step, search)
+                found, step, search = line_search.judge(new_value, slope, step, search)
             if found:
                 break
         if not found:
@@ -232,10 +234,9 @@ def _direction(
     if pending:
         rho[newest] = 1.0 / value[_CURVATURE]
         alpha[newest] = rho[newest] * value[_DECREASE]
-        if stored > 1:
-            square, product = _make_pair(last, g, g_old, d, -alpha[newest], before, n)
-        else:
-            square, product = _make_first_pair(last, g, g_old, d, -alpha[newest], n)
+        square, product = _make_pair(last, g, g_old, d, -alpha[newest], before if stored > 1 else g, n)
+        if stored == 1:
+            product = _dot(last, d, n)
         value[_SCALE] = square / value[_CURVATURE]
     else:
         _descend(d, g, n)
@@ -267,12 +268,12 @@ def _dot(a: NDArray[np.float64], b: NDArray[np.float64], n: int) -> float:
 
 @reducing
 def _dot_and_largest(g: NDArray[np.float64], d: NDArray[np.float64], n: int) -> tuple[float, float]:
-    """Return g'd, and the largest ``|g[i]|`` as `fedande_mpi.magnitudes.largest_magnitude` does."""
+    """Return g'd, and the largest ``|g[i]|``, see `fedande_mpi.magnitudes`."""
     total = 0.0
     top = np.int64(0)
     for i in range(n):
         total += g[i] * d[i]
-        top = max(top, float_bits(g[i]) & np.int64(0x7FFFFFFFFFFFFFFF))
+        top = max(top, without_sign(float_bits(g[i])))
     return total, bits_float(top)
 
 
@@ -319,28 +320,6 @@ def _make_pair(
 
 
 @reducing
-def _make_first_pair(
-    y: NDArray[np.float64],
-    g: NDArray[np.float64],
-    g_old: NDArray[np.float64],
-    d: NDArray[np.float64],
-    factor: float,
-    n: int,
-) -> tuple[float, float]:
-    """Do what `_make_pair` does with w = y."""
-    square = 0.0
-    total = 0.0
-    for i in range(n):
-        change = g[i] - g_old[i]
-        y[i] = change
-        square += change * change
-        value = factor * change - g[i]
-        d[i] = value
-        total += change * value
-    return square, total
-
-
-@reducing
 def _add_and_dot(
     d: NDArray[np.float64],
     scale: float,
@@ -377,198 +356,3 @@ def _finish_direction(
         x_new[i] = x[i] + value
         total += g[i] * value
     return total
-
-
-class Search(NamedTuple):
-    """The interval of a line search: best step x, other end y, and the bounds of the next trial."""
-
-    bracketed: bool
-    first_stage: bool
-    value_0: float
-    slope_0: float
-    x: float
-    value_x: float
-    slope_x: float
-    y: float
-    value_y: float
-    slope_y: float
-    low: float
-    high: float
-    width: float
-    width_before: float
-
-
-@inlined
-def _begin_search(value: float, slope: float, step: float) -> Search:
-    return Search(
-        False,
-        True,
-        value,
-        slope,
-        0.0,
-        value,
-        slope,
-        0.0,
-        value,
-        slope,
-        0.0,
-        5.0 * step,
-        _STEP_MAX,
-        2.0 * _STEP_MAX,
-    )
-
-
-@inlined
-def _search(value: float, slope: float, step: float, search: Search) -> tuple[bool, float, Search]:
-    """Judge a trial step; return (accepted, next step, interval)."""
-    bracketed, first_stage = search.bracketed, search.first_stage
-    x, fx, gx = search.x, search.value_x, search.slope_x
-    y, fy, gy = search.y, search.value_y, search.slope_y
-    low, high, width, width_before = search.low, search.high, search.width, search.width_before
-    decrease = _SEARCH_FTOL * search.slope_0
-    enough = search.value_0 + step * decrease
-    if first_stage and value <= enough and slope >= 0.0:
-        first_stage = False
-    rounding = bracketed and (step <= low or step >= high or high - low <= _SEARCH_XTOL * high)
-    at_bound = (step == _STEP_MAX and value <= enough and slope <= decrease) or (
-        step == 0.0 and (value > enough or slope >= decrease)
-    )
-    wolfe = value <= enough and abs(slope) <= _SEARCH_GTOL * -search.slope_0
-    if rounding or at_bound or wolfe:
-        return True, step, search
-    if first_stage and value <= fx and value > enough:
-        # the modified function f - decrease * step still has to fall
-        x, fm, gm, y, fn, gn, trial, bracketed = _next_step(
-            x,
-            fx - x * decrease,
-            gx - decrease,
-            y,
-            fy - y * decrease,
-            gy - decrease,
-            step,
-            value - step * decrease,
-            slope - decrease,
-            bracketed,
-            low,
-            high,
-        )
-        fx, gx = fm + x * decrease, gm + decrease
-        fy, gy = fn + y * decrease, gn + decrease
-    else:
-        x, fx, gx, y, fy, gy, trial, bracketed = _next_step(
-            x, fx, gx, y, fy, gy, step, value, slope, bracketed, low, high
-        )
-    if bracketed:
-        if abs(y - x) >= 0.66 * width_before:
-            trial = x + 0.5 * (y - x)
-        width_before, width = width, abs(y - x)
-        low, high = min(x, y), max(x, y)
-    else:
-        low, high = trial + 1.1 * (trial - x), trial + 4.0 * (trial - x)
-    trial = min(max(trial, 0.0), _STEP_MAX)
-    if bracketed and (trial <= low or trial >= high or high - low <= _SEARCH_XTOL * high):
-        trial = x
-    return (
-        False,
-        trial,
-        Search(
-            bracketed,
-            first_stage,
-            search.value_0,
-            search.slope_0,
-            x,
-            fx,
-            gx,
-            y,
-            fy,
-            gy,
-            low,
-            high,
-            width,
-            width_before,
-        ),
-    )
-
-
-@inlined
-def _next_step(
-    x: float,
-    fx: float,
-    gx: float,
-    y: float,
-    fy: float,
-    gy: float,
-    t: float,
-    ft: float,
-    gt: float,
-    bracketed: bool,
-    low: float,
-    high: float,
-) -> tuple[float, float, float, float, float, float, float, bool]:
-    """Choose the next trial step by safeguarded cubic and quadratic interpolation, and move the interval.
-
-    The four cases of More and Thuente's section 4.
-    """
-    opposite = gt * (gx / abs(gx)) < 0.0
-    if ft > fx:  # 1: higher value, the minimum is bracketed
-        theta = 3.0 * (fx - ft) / (t - x) + gx + gt
-        size = max(abs(theta), abs(gx), abs(gt))
-        gamma = size * np.sqrt((theta / size) ** 2 - (gx / size) * (gt / size))
-        if t < x:
-            gamma = -gamma
-        ratio = ((gamma - gx) + theta) / (((gamma - gx) + gamma) + gt)
-        cubic = x + ratio * (t - x)
-        quadratic = x + ((gx / ((fx - ft) / (t - x) + gx)) / 2.0) * (t - x)
-        new = cubic if abs(cubic - x) < abs(quadratic - x) else cubic + (quadratic - cubic) / 2.0
-        bracketed = True
-    elif opposite:  # 2: lower value, slopes of opposite sign
-        theta = 3.0 * (fx - ft) / (t - x) + gx + gt
-        size = max(abs(theta), abs(gx), abs(gt))
-        gamma = size * np.sqrt((theta / size) ** 2 - (gx / size) * (gt / size))
-        if t > x:
-            gamma = -gamma
-        ratio = ((gamma - gt) + theta) / (((gamma - gt) + gamma) + gx)
-        cubic = t + ratio * (x - t)
-        secant = t + (gt / (gt - gx)) * (x - t)
-        new = cubic if abs(cubic - t) > abs(secant - t) else secant
-        bracketed = True
-    elif abs(gt) < abs(gx):  # 3: lower value, the slope shrinks
-        theta = 3.0 * (fx - ft) / (t - x) + gx + gt
-        size = max(abs(theta), abs(gx), abs(gt))
-        gamma = size * np.sqrt(max(0.0, (theta / size) ** 2 - (gx / size) * (gt / size)))
-        if t > x:
-            gamma = -gamma
-        ratio = ((gamma - gt) + theta) / ((gamma + (gx - gt)) + gamma)
-        if ratio < 0.0 and gamma != 0.0:
-            cubic = t + ratio * (x - t)
-        elif t > x:
-            cubic = high
-        else:
-            cubic = low
-        secant = t + (gt / (gt - gx)) * (x - t)
-        if bracketed:
-            new = cubic if abs(cubic - t) < abs(secant - t) else secant
-            bound = t + 0.66 * (y - t)
-            new = min(bound, new) if t > x else max(bound, new)
-        else:
-            new = cubic if abs(cubic - t) > abs(secant - t) else secant
-            new = max(low, min(high, new))
-    elif bracketed:  # 4: lower value, the slope does not shrink
-        theta = 3.0 * (ft - fy) / (y - t) + gy + gt
-        size = max(abs(theta), abs(gy), abs(gt))
-        gamma = size * np.sqrt((theta / size) ** 2 - (gy / size) * (gt / size))
-        if t > y:
-            gamma = -gamma
-        ratio = ((gamma - gt) + theta) / (((gamma - gt) + gamma) + gy)
-        new = t + ratio * (y - t)
-    elif t > x:
-        new = high
-    else:
-        new = low
-    if ft > fx:
-        y, fy, gy = t, ft, gt
-    else:
-        if opposite:
-            y, fy, gy = x, fx, gx
-        x, fx, gx = t, ft, gt
-    return x, fx, gx, y, fy, gy, new, bracketed

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedande_mpi import ande, bundles, lbfgs, touched
-from fedande_mpi.cll import CHUNK, Problem, objective, squared_distance, stride
+from fedande_mpi.cll import Problem, objective, squared_distance
 from fedande_mpi.jit import compiled
+from fedande_mpi.softmax import CHUNK, stride
 from fedande_mpi.touched import Layout
 from fedande_mpi.vectors import copy_past_caches
 

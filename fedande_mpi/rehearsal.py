@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedande_mpi import aggregation, cll, evaluation, jit, lbfgs, local, odds
+from fedande_mpi import aggregation, cll, evaluation, indexing, jit, lbfgs, local
 from fedande_mpi.cell import Cell
 from fedande_mpi.federation import run_unit
 from fedande_mpi.planning import arrange_unit
@@ -21,7 +21,7 @@ def loops(cell: Cell, *, long_pairs: bool = False) -> list[Callable[..., Any]]:
 
     ``long_pairs`` says that there may be pairs that take several calls, see `planning.CellPlan`.
     """
-    found: list[Callable[..., Any]] = [odds.index_sets, evaluation.score]
+    found: list[Callable[..., Any]] = [indexing.index_sets, evaluation.score]
     if cell.scope == "federated" and cell.method != "discriminative":
         found.append(local.count_pairs)
     if not cell.weighted:

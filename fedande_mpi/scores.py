@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedande_mpi import costs, evaluation, local, metrics, odds
+from fedande_mpi import costs, evaluation, indexing, local, metrics
 from fedande_mpi.arrangement import Arrangement, batches
 from fedande_mpi.block import Block, make_block
 from fedande_mpi.links import Link
@@ -160,18 +160,17 @@ class Scores:
                         )
                     yield True
 
-    def _indices(self, block: Block, sets: slice, first: int, last: int) -> odds.Indices:
+    def _indices(self, block: Block, sets: slice, first: int, last: int) -> indexing.Indices:
         """Return the index of some test rows under some of a block's sets; kept for other rounds while it is small."""
         key = first, sets.start, sets.stop
         found = block.indices.get(key)
         if found is None:
             X, y = self.held_out
             per_attribute = self.unit.granularity == "attribute"
-            found = odds.index_sets(X, y, first, last, block.layout, sets.start, sets.stop, per_attribute)
-            size = sum(array.nbytes for array in found)
-            if block.indexed + size <= self.unit.cell.block_mib * 2**20:
+            found = indexing.index_sets(X, y, first, last, block.layout, sets.start, sets.stop, per_attribute)
+            if block.indexed + found.nbytes <= self.unit.cell.block_mib * 2**20:
                 block.indices[key] = found
-                block.indexed += size
+                block.indexed += found.nbytes
         return found
 
     def _kept_block(self) -> Block | None:

@@ -60,11 +60,9 @@ class Server:
     def _stamp(self) -> tuple[float, float]:
         return time.process_time(), time.perf_counter()
 
-    def _scoring(self, shard: int) -> float:
-        """Return how much of a shard's work is scoring after all training, about."""
+    def _scoring_share(self) -> float:
+        """Return how much of the work is scoring, about."""
         unit, cell = self.unit, self.unit.cell
-        if not scored_last(unit, self.arrangement, shard):
-            return 0.0
         steps = cell.solver.local_steps or costs.TYPICAL_ITERATIONS
         n_rows = float(unit.n_rows.sum())
         training = cell.solver.rounds * (1 + steps * costs.EVALUATIONS) * n_rows * costs.PER_STEP
@@ -78,7 +76,8 @@ class Server:
         resumed = arrangement.n_sets < len(unit.sets)
         if resumed:
             yield from self._hand_out(link, shard)
-        scoring = self._scoring(shard)
+        scores_last = scored_last(unit, arrangement, shard)
+        scoring = self._scoring_share() if scores_last else 0.0
         since: list[IntArray] = []
         for last_pass in (False, True) if unit.cell.combine == "joint" and not resumed else (True,):
             for number, block in enumerate(arrangement.blocks[shard]):
@@ -99,7 +98,7 @@ class Server:
                         last = number == len(arrangement.blocks[shard]) - 1
                         yield from self._look_back(link, shard, since, last=last)
         self.collection.ended(shard)  # to hand over no more, though the others may still train
-        if scored_last(unit, arrangement, shard):
+        if scores_last:
             weights = unit.bounds(unit.sets[arrangement.shards[shard]], unit.granularity)[-1]
             share = scoring * float(weights) / self.all_weights / len(unit.evaluated)
             for _ in unit.evaluated:

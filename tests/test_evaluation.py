@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedande_mpi import ande, evaluation, formulas, metrics, odds
+from fedande_mpi import ande, evaluation, formulas, indexing, metrics
 from tests import reference
 from tests.small_data import assert_metrics, indexed, make, missing_as_value, own_log_theta, setup, some
 
@@ -42,11 +42,11 @@ def scored(
     plan = plan or [(0, len(sets), 0, m, 0, n_clients)]
     for maxima_only in [True, False] if joint else [False]:
         for at, stop, first, last, c, end in plan:
-            indices = odds.index_sets(
+            index = indexing.index_sets(
                 test.X, test.y, first, last, given.block, at, stop, scoring.per_attribute
             )
             evaluation.score(
-                indices,
+                index,
                 given.clients,
                 given.block,
                 given.theta,
