@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedande_mpi import __version__
 from fedande_mpi.errors import ConfigError, FedandeError
+from fedande_mpi.launching import available_cores
 from fedande_mpi.signals import Signals
 
 if TYPE_CHECKING:
@@ -249,7 +250,7 @@ def _warn_of_threads(ranks_here: int) -> None:
     """Warn when hosts x threads exceed the cores; the server of several ranks sleeps."""
     numbers = [os.environ[name] for name in THREAD_VARIABLES]
     threads = max((int(number) for number in numbers if number.isdigit()), default=1)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = available_cores()
     busy = max(1, ranks_here - 1) * threads
     if busy > cores:
         print(

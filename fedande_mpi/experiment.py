@@ -28,7 +28,7 @@ from fedande_mpi.planning import (
     refuse_too_large,
 )
 from fedande_mpi.progress import Progress, Silent
-from fedande_mpi.rehearsal import Part, average, loops, parts, rehearse
+from fedande_mpi.rehearsal import Part, average, beside, loops, parts, rehearse
 from fedande_mpi.reservation import Others, Reservation, reserve
 from fedande_mpi.results import check_writable
 from fedande_mpi.serial import SerialComm
@@ -37,6 +37,7 @@ from fedande_mpi.storage import check_still_there, remove_abandoned
 from fedande_mpi.unit import Unit
 
 _LISTED = 10  # complete cells are named up to here, then counted
+_NAP_SECONDS = 0.01  # between looks at a process that compiles
 
 
 def run_experiment(
@@ -149,8 +150,13 @@ def _compile(comm: Communicator, poll: Callable[[], None], cells: list[tuple[Cel
 def _rehearse(comm: Communicator, parts: list[Part], poll: Callable[[], None]) -> None:
     """Compile this rank's parts, and wait for the others, who see them through the cache on rank 0's machine."""
     able = [*comm.near[1:], 0]  # hosts first: rank 0 is who a launcher and a user talk to
-    for at, part in enumerate(parts):
-        if able[at % len(able)] == comm.rank:
+    mine = [part for at, part in enumerate(parts) if able[at % len(able)] == comm.rank]
+    poll()
+    with beside(mine[1:] if comm.size == 1 else []) as compiling:
+        for at, part in enumerate(mine):
+            while at > 0 and compiling():
+                poll()
+                time.sleep(_NAP_SECONDS)
             poll()
             try:
                 rehearse(part)

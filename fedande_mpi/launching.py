@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 from fedande_mpi.errors import FederationError
@@ -17,6 +18,11 @@ def launched_size(environ: Mapping[str, str]) -> tuple[str, int] | None:
         if text.isdigit() and int(text) > 0:
             return name, int(text)
     return None
+
+
+def available_cores() -> int:
+    """Return the number of cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def check_launch(size: int, environ: Mapping[str, str], *, allow_singleton: bool = False) -> None:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple, cast
 
 import numpy as np
 
 from fedande_mpi import aggregation, cll, evaluation, indexing, jit, lbfgs, local
 from fedande_mpi.cell import Cell
 from fedande_mpi.federation import run_unit
+from fedande_mpi.launching import available_cores
 from fedande_mpi.planning import arrange_unit
 from fedande_mpi.serial import SerialComm
 from fedande_mpi.unit import Unit
@@ -82,6 +88,45 @@ def rehearse(part: Part) -> None:
                 average()
             unit = _unit(rehearsal)
             run_unit(SerialComm(), unit, arrange_unit(unit, 1))
+
+
+_PROGRAM = """
+import pickle, sys
+from fedande_mpi.rehearsal import rehearse
+for part in pickle.load(sys.stdin.buffer):
+    rehearse(part)
+"""
+
+
+@contextmanager
+def beside(parts: Sequence[Part]) -> Iterator[Callable[[], bool]]:
+    """Have a process of its own rehearse some parts; yield a function that says whether it still does.
+
+    It ends with the block at the latest. What it did not come to is left to who needs it, and so is all where there
+    is one core.
+    """
+    if not parts or available_cores() < 2 or not sys.executable:
+        yield lambda: False
+        return
+    try:
+        # a plain program: what multiprocessing starts would run a user's script again
+        process = subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+    except OSError:
+        yield lambda: False
+        return
+    try:
+        with suppress(OSError), cast(IO[bytes], process.stdin) as pipe:
+            pipe.write(pickle.dumps(parts))  # shorter than what a pipe holds
+        yield lambda: process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
 
 
 def average() -> None:
