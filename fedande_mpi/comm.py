@@ -9,14 +9,16 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
 
+from fedande_mpi.collectives import Collectives, settle, wait
 from fedande_mpi.errors import FederationError, Interrupted
 from fedande_mpi.launching import check_launch, check_library, launched_size
 from fedande_mpi.links import Array, Communicator, Grid, Link
-from fedande_mpi.messages import MpiLink, pieces, wait
+from fedande_mpi.messages import MpiLink, pieces
 from fedande_mpi.programs import Program, drive
 from fedande_mpi.serial import Alone, SerialComm
 from fedande_mpi.windows import Window, fits
@@ -25,9 +27,6 @@ T = TypeVar("T")
 
 _ONCE = 2**20
 """Bytes from which an array that all ranks get is held once for each machine."""
-
-_NAP_SECONDS = 1e-3
-"""Between looks at who has come, when the ranks leave."""
 
 
 def _mpi() -> Any:
@@ -48,7 +47,7 @@ class _MpiGrid:
         self.host_link: Link | None = None
         self.group_link: Link | None = None
         self.room = room
-        self._comms: list[Any] = []
+        self.collectives: list[Collectives] = []
         self._windows: list[Window] = []
         # the shards whose hosts are all on rank 0's machine
         near = [
@@ -66,10 +65,9 @@ class _MpiGrid:
             members = [0, *(1 + shard * n_groups + group for group in range(n_groups))]
             if rank in members:
                 comm = world.Create_group(everyone.Incl(members), tag=shard)
-                self._comms.append(comm)
                 window = Window(_mpi(), comm, room[min(rank, 1)]) if shard in near and room[1] else None
                 self._windows += [window] if window is not None else []
-                links.append(MpiLink(_mpi(), comm, window))
+                links.append(MpiLink(self._collectives(comm, f"shard {shard}"), window))
         if rank == 0:
             self.server_links = links
         elif self.host is not None:
@@ -79,15 +77,18 @@ class _MpiGrid:
                 self.group_link = Alone()
             else:
                 comm = world.Create_group(everyone.Incl(members), tag=n_shards + self.host[0])
-                self._comms.append(comm)
-                self.group_link = MpiLink(_mpi(), comm)
+                self.group_link = MpiLink(self._collectives(comm, f"group {self.host[0]}"))
+
+    def _collectives(self, comm: Any, name: str) -> Collectives:
+        self.collectives.append(Collectives(_mpi(), comm, name))
+        return self.collectives[-1]
 
     def free(self) -> None:
         for window in self._windows:
             window.free()
-        for comm in self._comms:
-            comm.Free()
-        self._windows, self._comms = [], []
+        for collectives in self.collectives:
+            collectives.comm.Free()
+        self._windows, self.collectives = [], []
 
 
 class MpiComm:
@@ -102,7 +103,10 @@ class MpiComm:
         first = self._node.bcast(self.rank, root=0)
         self._machines: list[int] = world.allgather(first)
         """For each rank the first on its machine."""
-        self._leaders = world.Split(0 if first == self.rank else _mpi().UNDEFINED, self.rank)
+        leaders = world.Split(0 if first == self.rank else _mpi().UNDEFINED, self.rank)
+        self._all = Collectives(_mpi(), world, "all")
+        self._here = Collectives(_mpi(), self._node, f"machine of {first}")
+        self._firsts = None if leaders == _mpi().COMM_NULL else Collectives(_mpi(), leaders, "firsts")
         self._held: Window | None = None
         # of its own, so that leaving matches nothing that the work has under way
         self._leaving = world.Dup()
@@ -150,29 +154,29 @@ class MpiComm:
             rest = pickle.dumps(value, protocol=5, buffer_callback=stays)
             data = np.frombuffer(pickle.dumps((rest, [array.size for array in arrays])), dtype=np.uint8)
             size[0] = data.size
-        yield from wait(self._world.Ibcast(size, root=0))
+        yield from wait(self._all.broadcast(size))
         if self.rank != 0:
             data = np.empty(int(size[0]), dtype=np.uint8)
         for piece in pieces(data):
-            yield from wait(self._world.Ibcast(piece, root=0))
+            yield from wait(self._all.broadcast(piece))
         rest, sizes = pickle.loads(data.data)
         bounds = np.cumsum([0, *(-(-size // 8) * 8 for size in sizes)])
         memory = np.zeros(0, dtype=np.uint8)
         if sizes:
-            yield from wait(self._world.Ibarrier())  # as in `grid`
+            yield from wait(self._all.barrier())  # as in `grid`
             memory = self._room_for_all(int(bounds[-1]))
             for array, at in zip(arrays, bounds, strict=False):
                 memory[at : at + array.size] = array
-            if self._leaders != _mpi().COMM_NULL:
+            if self._firsts is not None:
                 for piece in pieces(memory):
-                    yield from wait(self._leaders.Ibcast(piece, root=0))
+                    yield from wait(self._firsts.broadcast(piece))
             if self._held is not None:
                 self._held.synchronise()
-                yield from wait(self._node.Ibarrier())
+                yield from wait(self._here.barrier())
                 self._held.synchronise()
             else:
                 for piece in pieces(memory):
-                    yield from wait(self._node.Ibcast(piece, root=0))
+                    yield from wait(self._here.broadcast(piece))
         if value is not None:
             return value
         memory.flags.writeable = False
@@ -192,36 +196,28 @@ class MpiComm:
 
     def collect(self, value: T) -> Program[list[T]]:
         """Return every rank's value on rank 0; values travel as pickles, outside any round."""
-        if self.rank != 0:
-            data = np.frombuffer(pickle.dumps(value, protocol=5), dtype=np.uint8)
-            yield from wait(self._world.Isend(np.array([data.size], dtype=np.int64), dest=0, tag=1))
-            for piece in pieces(data):
-                yield from wait(self._world.Isend(piece, dest=0, tag=2))
+        data = np.frombuffer(pickle.dumps(value, protocol=5), dtype=np.uint8)
+        sizes = np.zeros(self.size, dtype=np.int64)
+        sizes[self.rank] = data.size if self.rank != 0 else 0
+        yield from wait(self._all.maximum(sizes))
+        ends = np.cumsum(sizes)
+        out = np.empty((int(ends[-1]), 1), dtype=np.uint8) if self.rank == 0 else None
+        rows = data[:, None] if self.rank != 0 else None
+        yield from MpiLink(self._all).gather(rows, out, sizes[1:].tolist())
+        if out is None:
             return []
-        values = [value]
-        for source in range(1, self.size):
-            size = np.zeros(1, dtype=np.int64)
-            yield from wait(self._world.Irecv(size, source=source, tag=1))
-            data = np.empty(int(size[0]), dtype=np.uint8)
-            for piece in pieces(data):
-                yield from wait(self._world.Irecv(piece, source=source, tag=2))
-            values.append(pickle.loads(data.data))
-        return values
+        return [value, *(pickle.loads(out[start:end].data) for start, end in pairwise(ends))]
 
     def barrier(self, poll: Callable[[], None] = lambda: None) -> None:
         """Wait for all ranks without spinning."""
-        drive([wait(self._world.Ibarrier())], poll)
+        drive([wait(self._all.barrier())], poll)
 
     def told(self) -> bool:
         """Whether a message says that the ranks leave: to rank 0 from any, to the others from rank 0."""
         return bool(self._leaving.Iprobe(source=_mpi().ANY_SOURCE))
 
     def leave(self, seconds: float) -> bool:
-        """Tell all ranks to leave, wait for them, and close MPI.
-
-        Messages that the work has under way stay so, with their buffers: the caller keeps them alive (they
-        hang on its exception) until this returns.
-        """
+        """Tell all ranks to leave, wait for them, bring to its end what the work has under way, and close MPI."""
         from mpi4py import MPI
 
         others = range(1, self.size) if self.rank == 0 else (0,)
@@ -231,18 +227,26 @@ class MpiComm:
             self._leaving.Irecv(word, source=at)
             for word, at in zip(words[len(others) :], others, strict=False)
         ]
-        requests.append(self._leaving.Ibarrier())
         deadline = time.monotonic() + seconds
-        while not all([request.Test() for request in requests]):
+
+        def in_time() -> None:
             if time.monotonic() > deadline:
+                raise TimeoutError
+
+        under_way = [self._all, self._here, *([self._firsts] if self._firsts is not None else [])]
+        under_way += [] if self._grid is None else self._grid[1].collectives
+        try:
+            drive([wait(request) for request in requests], in_time)
+            if not drive([settle(MPI, self._leaving, under_way)], in_time)[0]:
                 return False
-            time.sleep(_NAP_SECONDS)
+        except (TimeoutError, MemoryError):
+            return False
         # Every rank is here and every result on disk: a library that cannot close ends all the same.
         watchdog = threading.Timer(seconds, os._exit, [Interrupted.exit_code])
         watchdog.daemon = True
         watchdog.start()
         sys.stderr.flush()
-        # requests of the unit that was dropped are still open; MPICH remarks on them, which helps nobody
+        # communicators and windows are not given back; MPICH remarks on them, which helps nobody
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         MPI.Finalize()
         watchdog.cancel()
@@ -261,10 +265,6 @@ def _load_mpi() -> Any:
     """Load the MPI library without starting it, so that a launcher it does not know can be refused first."""
     import mpi4py
 
-    # MPICH's copies from process to process fail an assertion in MPI_Finalize when one is under way as ranks leave;
-    # what is large and stays on a machine lies in shared memory anyway
-    for way in ("CMA", "XPMEM"):
-        os.environ.setdefault(f"MPIR_CVAR_CH4_{way}_ENABLE", "0")
     mpi4py.rc.initialize = False
     mpi4py.rc.finalize = True
     from mpi4py import MPI

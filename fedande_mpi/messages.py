@@ -1,19 +1,14 @@
-"""Links over MPI communicators that never spin, and the messages that they send.
-
-Blocking and non-blocking collectives do not match each other in MPI: both ends of a link use the non-blocking
-ones. The MPI module comes as an argument: `fedande_mpi.comm` is the only one that imports it.
-"""
+"""Links over MPI communicators that never spin, and the messages that they send."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedande_mpi.collectives import Collectives, wait
 from fedande_mpi.links import Array, FloatArray, lay
 from fedande_mpi.programs import Program
 from fedande_mpi.windows import Window
@@ -24,16 +19,13 @@ MAX_MESSAGE = 2**31 - 1
 _LARGE = 2**16
 """Bytes from which a message goes in pieces that need both ends' attention."""
 
-_SPINS = 500
-"""Calls to the library without a nap, for a message that is under way."""
-
 
 class MpiLink:
-    """A link over an MPI communicator whose rank 0 is the root, and memory that all its ranks see, if any."""
+    """A link over a communicator's collectives, and memory that all its ranks see, if any."""
 
-    def __init__(self, mpi: Any, comm: Any, window: Window | None = None) -> None:
-        self.mpi, self.comm = mpi, comm
-        self.is_root = comm.Get_rank() == 0
+    def __init__(self, collectives: Collectives, window: Window | None = None) -> None:
+        self.collectives = collectives
+        self.is_root = collectives.rank == 0
         self.window = window
         self._unread = False
 
@@ -43,21 +35,21 @@ class MpiLink:
             if self.window is not None and buffer.nbytes <= self.window.memories[0].nbytes:
                 yield from self._broadcast_in(self.window, buffer)
                 return
-            yield from wait(self.comm.Ibcast(np.zeros(1, dtype=np.int8), root=0))
+            yield from wait(self.collectives.broadcast(np.zeros(1, dtype=np.int8)))
         for piece in pieces(buffer):
-            yield from wait(self.comm.Ibcast(piece, root=0), ready=buffer.nbytes > _LARGE)
+            yield from wait(self.collectives.broadcast(piece), ready=buffer.nbytes > _LARGE)
 
     def _broadcast_in(self, window: Window, buffer: Array) -> Program[None]:
         """Leave the buffer in shared memory; all are there and have read the last one, or are waited for."""
         flat = buffer.reshape(-1)
         shown = window.memories[0].view(buffer.dtype)[: flat.size]
         if self._unread:
-            yield from wait(self.comm.Ibarrier())
+            yield from wait(self.collectives.barrier())
         self._unread = True
         if self.is_root:
             shown[:] = flat
         window.synchronise()
-        yield from wait(self.comm.Ibcast(np.zeros(1, dtype=np.int8), root=0))
+        yield from wait(self.collectives.broadcast(np.zeros(1, dtype=np.int8)))
         window.synchronise()
         if not self.is_root:
             flat[:] = shown
@@ -69,51 +61,45 @@ class MpiLink:
         self._unread &= min(counts) == 0  # the root goes on when all have come that send something
         if self.window is not None:
             self.window.synchronise()
-        mine = np.zeros(0) if rows is None else rows.reshape(-1)
-        width = (out if rows is None else rows).shape[1]  # type: ignore[union-attr]
+        given = out if rows is None else rows
+        assert given is not None
+        mine, width = given.reshape(-1), given.shape[1]
         # all ranks cut alike: so many numbers of every host at a time that a message stays below the limit
         step = max(1, MAX_MESSAGE // (8 * len(counts)))
         ends = list(accumulate(count * width for count in counts))
         for first in range(0, max(1, max(counts) * width), step):
-            receive = None
-            if out is not None:
-                # the server is rank 0 of the communicator and sends nothing
-                sizes = [0, *(max(0, min(step, count * width - first)) for count in counts)]
-                starts = [0, *(min(start + first, end) for start, end in pairwise([0, *ends]))]
-                receive = [out, sizes, starts, _datatype(self.mpi, out)]
-            piece = mine[first : first + step] if rows is not None else None
-            yield from wait(self.comm.Igatherv(piece, receive, root=0), ready=ready)
+            # the root sends nothing
+            sizes = [0, *(max(0, min(step, count * width - first)) for count in counts)]
+            starts = [0, *(min(start + first, end) for start, end in pairwise([0, *ends]))]
+            piece = mine[:0] if rows is None else mine[first : first + step]
+            yield from wait(self.collectives.gather(piece, out, sizes, starts), ready=ready)
         if self.window is not None:
             self.window.synchronise()
 
     def maximum(self, buffer: Array) -> Program[None]:
         """Replace everyone's buffer by the elementwise maximum."""
         for piece in pieces(buffer):
-            yield from wait(self.comm.Iallreduce(self.mpi.IN_PLACE, piece, op=self.mpi.MAX))
+            yield from wait(self.collectives.maximum(piece))
 
     def total(self, buffer: NDArray[np.int64]) -> Program[None]:
         """Replace the root's buffer of integers by the elementwise sum."""
         self._unread = False
         large = buffer.nbytes > _LARGE
         if large:
-            yield from wait(self.comm.Ibarrier())
+            yield from wait(self.collectives.barrier())
             if self.window is not None and buffer.nbytes <= self.window.memories[1].nbytes:
                 yield from self._total_in(self.window, buffer)
                 return
         for piece in pieces(buffer):
-            if self.is_root:
-                request = self.comm.Ireduce(self.mpi.IN_PLACE, piece, op=self.mpi.SUM, root=0)
-            else:
-                request = self.comm.Ireduce(piece, None, op=self.mpi.SUM, root=0)
-            yield from wait(request, ready=large)
+            yield from wait(self.collectives.total(piece), ready=large)
 
     def _total_in(self, window: Window, buffer: NDArray[np.int64]) -> Program[None]:
         """Add up in shared memory; the root has read what was there before when it comes."""
         terms = [memory[: buffer.size].view(np.int64) for memory in window.memories[1:]]
         if not self.is_root:
-            terms[self.comm.Get_rank() - 1][:] = buffer.reshape(-1)
+            terms[self.collectives.rank - 1][:] = buffer.reshape(-1)
         window.synchronise()
-        yield from wait(self.comm.Ibarrier(), ready=True)
+        yield from wait(self.collectives.barrier(), ready=True)
         window.synchronise()
         if self.is_root:
             flat = buffer.reshape(-1)
@@ -125,27 +111,8 @@ class MpiLink:
         return None if self.window is None else lay(self.window.memories[1:], counts, width)
 
 
-def _datatype(mpi: Any, array: Array) -> Any:
-    return mpi.Datatype.fromcode(array.dtype.char)
-
-
 def pieces(buffer: Array) -> Iterable[Array]:
     """Cut a buffer into messages that are not too large."""
     flat = buffer.reshape(-1)
     step = max(1, MAX_MESSAGE // flat.itemsize)
     return [flat[first : first + step] for first in range(0, flat.size, step)]
-
-
-def wait(request: Any, *, ready: bool = False) -> Program[None]:
-    """Wait for a request; when the message is known to be under way, without sleeping.
-
-    A large message moves only while both ends call the library: a nap between its pieces costs more than the
-    message. But the other end may not have a core of its own: after a while, nap all the same.
-    """
-    spins = _SPINS if ready else 0
-    while not request.Test():
-        if spins > 0:
-            os.sched_yield()
-        yield spins > 0
-        spins -= 1
-    yield True

@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "fedande_mpi"
 # From the bottom up. A module may import from the lines above its own, and from what precedes it in its line.
 LAYERS = """
 errors costs
-programs launching links serial windows messages comm leaving signals jit magnitudes vectors progress
+programs launching links serial windows collectives messages comm leaving signals jit magnitudes vectors progress
 known table columns synthetic games arff_source csv_source openml_source registry datasets partition ande
 keys cell config formulas touched bundles softmax cll line_search lbfgs local privacy metrics indexing odds evaluation
 aggregation arrangement unit release block tally partial scores host server federation

@@ -28,40 +28,39 @@ def test_case_17_pieces_cover_a_buffer_and_stay_below_the_limit(
 def test_case_17_a_gather_is_cut_alike_on_all_ranks(
     monkeypatch: pytest.MonkeyPatch, limit: int, counts: list[int]
 ) -> None:
-    """Replay the calls of a root and its hosts on a communicator that only moves arrays."""
+    """Replay the calls of a root and its hosts, which only note what they are given."""
     monkeypatch.setattr(messages, "MAX_MESSAGE", limit)
-    monkeypatch.setattr(messages, "_datatype", lambda mpi, array: None)
     width = 7
 
     class Request:
         def Test(self) -> bool:
             return True
 
-    class World:
+    class Noted:
         def __init__(self, rank: int) -> None:
             self.rank = rank
             self.calls: list[Any] = []
 
-        def Get_rank(self) -> int:
-            return self.rank
-
-        def Igatherv(self, piece: Any, receive: Any, root: int) -> Request:
-            self.calls.append(receive if self.rank == 0 else piece.copy())
+        def gather(self, mine: Any, out: Any, sizes: list[int], starts: list[int]) -> Request:
+            self.calls.append((mine.copy(), out, sizes, starts))
             return Request()
 
-    worlds = [World(rank) for rank in range(1 + len(counts))]
+    link: Any = messages.MpiLink
+    noted = [Noted(rank) for rank in range(1 + len(counts))]
     rows = [
         np.arange(count * width, dtype=float).reshape(count, width) + 100 * h
         for h, count in enumerate(counts)
     ]
     out = np.full((sum(counts), width), np.nan)
-    drive([messages.MpiLink(None, worlds[0]).gather(None, out, counts)])
-    for world, own in zip(worlds[1:], rows, strict=True):
-        drive([messages.MpiLink(None, world).gather(own, None, counts)])
-    assert len({len(world.calls) for world in worlds}) == 1
-    for at, (target, sizes, starts, _) in enumerate(worlds[0].calls):
+    drive([link(noted[0]).gather(None, out, counts)])
+    for world, own in zip(noted[1:], rows, strict=True):
+        drive([link(world).gather(own, None, counts)])
+    assert len({len(world.calls) for world in noted}) == 1
+    for at, (_, target, sizes, starts) in enumerate(noted[0].calls):
         assert sum(sizes) * 8 <= max(limit, 8 * len(counts))  # a number of every host at least
-        for host, world in enumerate(worlds[1:], start=1):
-            assert world.calls[at].size == sizes[host]
-            target.reshape(-1)[starts[host] : starts[host] + sizes[host]] = world.calls[at]
+        for host, world in enumerate(noted[1:], start=1):
+            mine, _, known, _ = world.calls[at]
+            assert known == sizes
+            assert mine.size == sizes[host]
+            target.reshape(-1)[starts[host] : starts[host] + sizes[host]] = mine
     assert out.tolist() == np.concatenate(rows).tolist()

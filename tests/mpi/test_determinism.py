@@ -208,10 +208,10 @@ def test_case_10_the_same_bytes_on_any_ranks_with_random_delays(
 CHUNKED = """
 if size > 1:
     import atexit
-    from fedande_mpi import comm, messages
+    from fedande_mpi import collectives, comm, messages
     messages.MAX_MESSAGE = 200
     seen = {"buffers": 0, "pieces": 0, "gathers": 0, "parts": 0}
-    pieces, gather, datatype = messages.pieces, messages.MpiLink.gather, messages._datatype
+    pieces, gather, datatype = messages.pieces, messages.MpiLink.gather, collectives._datatype
     def counted(buffer):
         cut = list(pieces(buffer))
         assert all(piece.nbytes <= 200 for piece in cut)
@@ -225,7 +225,7 @@ if size > 1:
         seen["parts"] += 1
         return datatype(*arguments)
     comm.pieces = messages.pieces = counted
-    messages.MpiLink.gather, messages._datatype = gathered, part
+    messages.MpiLink.gather, collectives._datatype = gathered, part
     if rank == 0:
         atexit.register(lambda: print(*seen.values(), flush=True))
 """

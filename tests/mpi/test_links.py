@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.mpi.launch import TIMEOUT, environment, mpiexec
+from tests.mpi.launch import on_four_ranks
 
 pytestmark = pytest.mark.mpi
-
-
-def on_four_ranks(directory: Path, program: str) -> str:
-    """Run Python under mpiexec; return what it prints."""
-    script = directory / "program.py"
-    script.write_text(program)
-    done = subprocess.run(
-        [mpiexec(), "-n", "4", sys.executable, str(script)],
-        cwd=directory,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 # The root and three hosts; every rank is late at times. Each buffer says in which step it was written.
