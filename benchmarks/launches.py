@@ -176,7 +176,7 @@ def startup(setting: Setting) -> Section:
     section = Section(
         "Start-up",
         "Seconds of whole commands. `fedande run` is on 100 rows for one round of one fold, so nearly all of it is "
-        "start-up; cold is with an empty `NUMBA_CACHE_DIR`, where two processes or three compile a part each, for all.",
+        "start-up; cold is with an empty `NUMBA_CACHE_DIR`, where two or three processes compile a part each, for all.",
     )
     fedande = str(Path(sys.executable).parent / "fedande")
     launcher = mpiexec()

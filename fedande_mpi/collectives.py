@@ -12,8 +12,9 @@ from __future__ import annotations
 import os
 import pickle
 from collections import deque
-from collections.abc import Iterable, Sequence
-from itertools import accumulate, pairwise
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import accumulate
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -24,8 +25,12 @@ from fedande_mpi.programs import Program
 
 T = TypeVar("T")
 
-_KEPT = 4096
-"""Calls that are noted: by no more is a rank ahead, since of a round's messages each way one is waited for."""
+_KEPT = 2**15
+"""Calls that are noted. A rank is ahead of another by those that need no answer, such as the weights that a server
+hands out to those who score alone. Where that is more, `settle` says that it cannot be."""
+
+_DIFFERENT = 1000
+"""Different calls from which it is no use to keep equal ones once."""
 
 _SPINS = 500
 """Calls to the library without a nap, for a message that is under way."""
@@ -38,7 +43,24 @@ class Call(NamedTuple):
     """The method of `Collectives`."""
     typecode: str = "b"
     sizes: tuple[int, ...] = ()
-    """Of the buffer; for a gather of every rank's rows."""
+    """Of the buffer; in a gather, of what every rank gives."""
+
+
+class UnderWay:
+    """A collective until its end, and what it needs: mpi4py keeps the buffers of some kinds alive, not of all."""
+
+    def __init__(self, request: Any, buffers: Sequence[Array | None], then: Callable[[], None]) -> None:
+        self._request, self._buffers = request, buffers
+        self._then: Callable[[], None] | None = then
+
+    def Test(self) -> bool:
+        """Say whether it has come to its end; what it needed is free by then."""
+        if not self._request.Test():
+            return False
+        if self._then is not None:
+            self._then()
+            self._then, self._buffers = None, ()
+        return True
 
 
 class Collectives:
@@ -49,7 +71,7 @@ class Collectives:
     mpi : module
     comm : communicator
     name : str
-        The same on all its ranks, and on each of them different from that of any other communicator.
+        The same on all its ranks, and that of no other communicator of the job.
     """
 
     def __init__(self, mpi: Any, comm: Any, name: str) -> None:
@@ -58,30 +80,39 @@ class Collectives:
         self.started = 0
         self._calls: deque[Call] = deque(maxlen=_KEPT)
         self._known: dict[Call, Call] = {}
-        self._under_way: list[tuple[Any, tuple[Array | None, ...]]] = []
+        self._under_way: list[UnderWay] = []
 
-    def _note(self, call: Call, request: Any, *buffers: Array | None) -> Any:
+    def _note(self, call: Call, request: Any, *buffers: Array | None) -> UnderWay:
         self.started += 1
+        if len(self._known) > _DIFFERENT:
+            self._known.clear()
         self._calls.append(self._known.setdefault(call, call))  # few differ: a server has many links
-        self._under_way = [other for other in self._under_way if not other[0].Test()]
-        self._under_way.append((request, buffers))  # mpi4py does not keep those of a reduction alive
-        return request
+        under_way = UnderWay(request, buffers, partial(self._ended, call.kind, self.started))
+        self._under_way = [other for other in self._under_way if not other.Test()]
+        self._under_way.append(under_way)
+        return under_way
 
-    def barrier(self) -> Any:
+    def _ended(self, kind: str, number: int) -> None:
+        """Forget what nobody can miss: all have started what came before they all had a part in something."""
+        if kind in ("barrier", "maximum"):
+            while self._calls and self.started - len(self._calls) < number:
+                self._calls.popleft()
+
+    def barrier(self) -> UnderWay:
         """Start to wait for all ranks."""
         return self._note(Call("barrier"), self.comm.Ibarrier())
 
-    def broadcast(self, buffer: Array) -> Any:
+    def broadcast(self, buffer: Array) -> UnderWay:
         """Start to copy the root's buffer into everyone's."""
         call = Call("broadcast", buffer.dtype.char, (buffer.size,))
         return self._note(call, self.comm.Ibcast(buffer, root=0), buffer)
 
-    def maximum(self, buffer: Array) -> Any:
+    def maximum(self, buffer: Array) -> UnderWay:
         """Start to replace everyone's buffer by the elementwise maximum."""
         request = self.comm.Iallreduce(self.mpi.IN_PLACE, buffer, op=self.mpi.MAX)
         return self._note(Call("maximum", buffer.dtype.char, (buffer.size,)), request, buffer)
 
-    def total(self, buffer: Array) -> Any:
+    def total(self, buffer: Array) -> UnderWay:
         """Start to replace the root's buffer by the elementwise sum."""
         if self.rank == 0:
             request = self.comm.Ireduce(self.mpi.IN_PLACE, buffer, op=self.mpi.SUM, root=0)
@@ -89,21 +120,22 @@ class Collectives:
             request = self.comm.Ireduce(buffer, None, op=self.mpi.SUM, root=0)
         return self._note(Call("total", buffer.dtype.char, (buffer.size,)), request, buffer)
 
-    def gather(self, mine: Array, out: Array | None, sizes: Sequence[int], starts: Sequence[int]) -> Any:
+    def gather(self, mine: Array, out: Array | None, sizes: Sequence[int], starts: Sequence[int]) -> UnderWay:
         """Start to put so many numbers of every rank where they begin in the root's ``out``."""
         receive = None if out is None else [out, sizes, starts, _datatype(self.mpi, out)]
         call = Call("gather", mine.dtype.char, tuple(sizes))
         return self._note(call, self.comm.Igatherv(mine, receive, root=0), mine, out)
 
-    def take_part(self, call: Call) -> Any:
+    def take_part(self, call: Call) -> None:
         """Start a collective that others have started, with memory of no account."""
         if call.kind == "barrier":
-            return self.barrier()
-        if call.kind != "gather":
-            return getattr(self, call.kind)(np.zeros(call.sizes[0], call.typecode))
-        mine = np.zeros(call.sizes[self.rank], call.typecode)
-        out = np.empty(sum(call.sizes), call.typecode) if self.rank == 0 else None
-        return self.gather(mine, out, call.sizes, [0, *accumulate(call.sizes)][:-1])
+            self.barrier()
+        elif call.kind == "gather":
+            mine = np.zeros(call.sizes[self.rank], call.typecode)
+            out = np.empty(sum(call.sizes), call.typecode) if self.rank == 0 else None
+            self.gather(mine, out, call.sizes, [0, *accumulate(call.sizes)][:-1])
+        else:
+            getattr(self, call.kind)(np.zeros(call.sizes[0], call.typecode))
 
     def since(self, started: int) -> list[Call] | None:
         """Return the calls after the first so many; None where they are not known any more."""
@@ -112,8 +144,8 @@ class Collectives:
 
     def finish(self) -> Program[None]:
         """Wait until all that was started has come to its end."""
-        for request, _ in self._under_way:
-            yield from wait(request, ready=True)
+        for under_way in self._under_way:
+            yield from wait(under_way, ready=True)
 
 
 def settle(mpi: Any, comm: Any, all_collectives: Iterable[Collectives]) -> Program[bool]:
@@ -158,10 +190,11 @@ def _exchange(mpi: Any, comm: Any, value: T) -> Program[list[T]]:
     sizes: NDArray[np.int64] = np.zeros(comm.Get_size(), dtype=np.int64)
     sizes[comm.Get_rank()] = data.size
     yield from wait(comm.Iallreduce(mpi.IN_PLACE, sizes, op=mpi.MAX))
-    ends = [0, *accumulate(sizes.tolist())]
-    found = np.empty(ends[-1], dtype=np.uint8)
-    yield from wait(comm.Iallgatherv(data, [found, sizes.tolist(), ends[:-1], _datatype(mpi, found)]))
-    return [pickle.loads(found[start:end].data) for start, end in pairwise(ends)]
+    mine = np.zeros(sizes.max(), dtype=np.uint8)
+    mine[: data.size] = data
+    found = np.empty((sizes.size, mine.size), dtype=np.uint8)
+    yield from wait(comm.Iallgather(mine, found))
+    return [pickle.loads(row[:size].data) for row, size in zip(found, sizes, strict=True)]
 
 
 def _datatype(mpi: Any, array: Array) -> Any:

@@ -8,8 +8,9 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import accumulate
 from typing import Any, TypeVar
 
 import numpy as np
@@ -28,6 +29,9 @@ T = TypeVar("T")
 _ONCE = 2**20
 """Bytes from which an array that all ranks get is held once for each machine."""
 
+_COLLECTED = 2**26
+"""Bytes of pickles that rank 0 gets at once."""
+
 
 def _mpi() -> Any:
     from mpi4py import MPI
@@ -37,7 +41,13 @@ def _mpi() -> Any:
 
 class _MpiGrid:
     def __init__(
-        self, world: Any, n_groups: int, n_shards: int, room: tuple[int, int], machines: Sequence[int]
+        self,
+        world: Any,
+        n_groups: int,
+        n_shards: int,
+        room: tuple[int, int],
+        machines: Sequence[int],
+        number: int,
     ) -> None:
         rank = world.Get_rank()
         hosts = world.Get_size() - 1
@@ -47,6 +57,7 @@ class _MpiGrid:
         self.host_link: Link | None = None
         self.group_link: Link | None = None
         self.room = room
+        self.number = number
         self.collectives: list[Collectives] = []
         self._windows: list[Window] = []
         # the shards whose hosts are all on rank 0's machine
@@ -80,7 +91,7 @@ class _MpiGrid:
                 self.group_link = MpiLink(self._collectives(comm, f"group {self.host[0]}"))
 
     def _collectives(self, comm: Any, name: str) -> Collectives:
-        self.collectives.append(Collectives(_mpi(), comm, name))
+        self.collectives.append(Collectives(_mpi(), comm, f"{name} of grid {self.number}"))
         return self.collectives[-1]
 
     def free(self) -> None:
@@ -126,21 +137,41 @@ class MpiComm:
         key = (n_groups, n_shards)
         kept = None if self._grid is None or self._grid[0] != key else self._grid[1].room
         if kept is None or kept[0] < room[0] or kept[1] < room[1]:
-            # what follows waits in the library, where no signal is seen: not before all are here
-            self.barrier(poll)
-            if self._grid is not None:
-                self._grid[1].free()
-            self._grid = (key, _MpiGrid(self._world, n_groups, n_shards, room, self._machines))
+            with self._all_here(poll):
+                number = 0
+                if self._grid is not None:
+                    self._grid[1].free()
+                    number = self._grid[1].number + 1
+                grid = _MpiGrid(self._world, n_groups, n_shards, room, self._machines, number)
+                self._grid = (key, grid)
         assert self._grid is not None
         return self._grid[1]
 
+    @contextmanager
+    def _all_here(self, poll: Callable[[], None]) -> Iterator[None]:
+        """Wait for all ranks before a block that waits in the library, where no signal is seen.
+
+        A rank that has started to wait leaves only if it is told to: so whoever leaves first has not, none gets into
+        the block, and none waits there for one that has left. A signal of its own is for after the block.
+        """
+        poll()
+        mine: list[Interrupted] = []
+
+        def poll_for_others() -> None:
+            try:
+                poll()
+            except Interrupted as error:
+                if self.told():
+                    raise
+                mine.append(error)
+
+        self.barrier(poll_for_others)
+        yield
+        if mine:
+            raise mine[0]
+
     def share(self, value: T | None, poll: Callable[[], None] = lambda: None, *, once: bool = False) -> T:
         """Return rank 0's value on every rank; it travels as a pickle, outside any round."""
-        return drive([self._share(value, once=once)], poll)[0]  # type: ignore[no-any-return]
-
-    def _share(self, value: T | None, *, once: bool) -> Program[T]:
-        data = np.zeros(0, dtype=np.uint8)
-        size = np.zeros(1, dtype=np.int64)
         arrays: list[Array] = []
 
         def stays(buffer: pickle.PickleBuffer) -> bool:
@@ -150,39 +181,49 @@ class MpiComm:
                 return False
             return True
 
+        data = np.zeros(0, dtype=np.uint8)
         if self.rank == 0:
             rest = pickle.dumps(value, protocol=5, buffer_callback=stays)
             data = np.frombuffer(pickle.dumps((rest, [array.size for array in arrays])), dtype=np.uint8)
-            size[0] = data.size
-        yield from wait(self._all.broadcast(size))
-        if self.rank != 0:
-            data = np.empty(int(size[0]), dtype=np.uint8)
-        for piece in pieces(data):
-            yield from wait(self._all.broadcast(piece))
+        (data,) = drive([self._to_all(data)], poll)
         rest, sizes = pickle.loads(data.data)
         bounds = np.cumsum([0, *(-(-size // 8) * 8 for size in sizes)])
         memory = np.zeros(0, dtype=np.uint8)
         if sizes:
-            yield from wait(self._all.barrier())  # as in `grid`
-            memory = self._room_for_all(int(bounds[-1]))
+            with self._all_here(poll):
+                memory = self._room_for_all(int(bounds[-1]))
             for array, at in zip(arrays, bounds, strict=False):
                 memory[at : at + array.size] = array
-            if self._firsts is not None:
-                for piece in pieces(memory):
-                    yield from wait(self._firsts.broadcast(piece))
-            if self._held is not None:
-                self._held.synchronise()
-                yield from wait(self._here.barrier())
-                self._held.synchronise()
-            else:
-                for piece in pieces(memory):
-                    yield from wait(self._here.broadcast(piece))
+            drive([self._once_to_all(memory)], poll)
         if value is not None:
             return value
         memory.flags.writeable = False
         return pickle.loads(  # type: ignore[no-any-return]
             rest, buffers=[memory[at : at + size] for at, size in zip(bounds, sizes, strict=False)]
         )
+
+    def _to_all(self, data: Array) -> Program[Array]:
+        """Return rank 0's bytes."""
+        size = np.array([data.size], dtype=np.int64)
+        yield from wait(self._all.broadcast(size))
+        if self.rank != 0:
+            data = np.empty(int(size[0]), dtype=np.uint8)
+        for piece in pieces(data):
+            yield from wait(self._all.broadcast(piece))
+        return data
+
+    def _once_to_all(self, memory: Array) -> Program[None]:
+        """Copy what is in rank 0's room for all into that of every machine."""
+        if self._firsts is not None:
+            for piece in pieces(memory):
+                yield from wait(self._firsts.broadcast(piece))
+        if self._held is not None:
+            self._held.synchronise()
+            yield from wait(self._here.barrier())
+            self._held.synchronise()
+        else:
+            for piece in pieces(memory):
+                yield from wait(self._here.broadcast(piece))
 
     def _room_for_all(self, size: int) -> Array:
         """Return bytes that the ranks of this machine share, or, where there is no room for them, each its own."""
@@ -196,17 +237,29 @@ class MpiComm:
 
     def collect(self, value: T) -> Program[list[T]]:
         """Return every rank's value on rank 0; values travel as pickles, outside any round."""
-        data = np.frombuffer(pickle.dumps(value, protocol=5), dtype=np.uint8)
+        data = np.zeros(0, dtype=np.uint8)
+        if self.rank != 0:
+            data = np.frombuffer(pickle.dumps(value, protocol=5), dtype=np.uint8)
         sizes = np.zeros(self.size, dtype=np.int64)
-        sizes[self.rank] = data.size if self.rank != 0 else 0
+        sizes[self.rank] = data.size
         yield from wait(self._all.maximum(sizes))
         ends = np.cumsum(sizes)
-        out = np.empty((int(ends[-1]), 1), dtype=np.uint8) if self.rank == 0 else None
-        rows = data[:, None] if self.rank != 0 else None
-        yield from MpiLink(self._all).gather(rows, out, sizes[1:].tolist())
-        if out is None:
-            return []
-        return [value, *(pickle.loads(out[start:end].data) for start, end in pairwise(ends))]
+        starts = ends - sizes
+        values, come = [value], bytearray()
+        # one after the other, so that rank 0 never has all the pickles
+        for first in range(0, int(ends[-1]), _COLLECTED):
+            cut = np.clip([starts - first, ends - first], 0, _COLLECTED)
+            mine = data[slice(*(first - starts[self.rank] + cut[:, self.rank]))]
+            out = np.empty(int(cut[1, -1]), dtype=np.uint8) if self.rank == 0 else None
+            counts = (cut[1] - cut[0]).tolist()
+            yield from wait(self._all.gather(mine, out, counts, [0, *accumulate(counts)][:-1]))
+            if out is not None:
+                come += out.data
+                while len(values) < self.size and len(come) >= sizes[len(values)]:
+                    size = int(sizes[len(values)])
+                    values.append(pickle.loads(come[:size]))
+                    del come[:size]
+        return values if self.rank == 0 else []
 
     def barrier(self, poll: Callable[[], None] = lambda: None) -> None:
         """Wait for all ranks without spinning."""
@@ -239,7 +292,7 @@ class MpiComm:
             drive([wait(request) for request in requests], in_time)
             if not drive([settle(MPI, self._leaving, under_way)], in_time)[0]:
                 return False
-        except (TimeoutError, MemoryError):
+        except (TimeoutError, MemoryError, MPI.Exception):
             return False
         # Every rank is here and every result on disk: a library that cannot close ends all the same.
         watchdog = threading.Timer(seconds, os._exit, [Interrupted.exit_code])

@@ -38,6 +38,7 @@ from fedande_mpi.unit import Unit
 
 _LISTED = 10  # complete cells are named up to here, then counted
 _NAP_SECONDS = 0.01  # between looks at a process that compiles
+_PATIENCE = 60.0  # seconds; then it is not waited for
 
 
 def run_experiment(
@@ -154,7 +155,8 @@ def _rehearse(comm: Communicator, parts: list[Part], poll: Callable[[], None]) -
     poll()
     with beside(mine[1:] if comm.size == 1 else []) as compiling:
         for at, part in enumerate(mine):
-            while at > 0 and compiling():
+            limit = time.monotonic() + _PATIENCE
+            while at == 1 and time.monotonic() < limit and compiling():
                 poll()
                 time.sleep(_NAP_SECONDS)
             poll()

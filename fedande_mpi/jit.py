@@ -42,7 +42,7 @@ KERNEL_MODULES = (
 @cache
 def _source_stamp() -> str:
     folder = Path(__file__).parent
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(numba.__version__.encode())
     for name in KERNEL_MODULES:
         path = folder / f"{name}.py"
         digest.update(path.read_bytes() if path.exists() else b"")
@@ -118,6 +118,11 @@ class _Entry:
         # without this, an edited kernel would keep running in its old form inside a caller of another module.
         if hasattr(self.cache_file, "_source_stamp"):
             self.cache_file._source_stamp = _source_stamp()
+        # It writes that there is a file before the file: who is killed in between must not leave a name under which
+        # there is one already, of other sources.
+        if hasattr(self.cache_file, "_data_name_pattern"):
+            named = self.cache_file._data_name_pattern
+            self.cache_file._data_name_pattern = named.replace("{", f"{_source_stamp()[:16]}.{{", 1)
 
     @property
     def cache_file(self) -> Any:

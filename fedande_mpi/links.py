@@ -1,7 +1,7 @@
 """What ranks are to each other, whatever carries their messages.
 
 A **link** joins the server to the hosts of one shard: `broadcast`, `gather`, `maximum`, `total`.
-`fedande_mpi.serial` has those of a single process, `fedande_mpi.comm` those over MPI.
+`fedande_mpi.serial` has those of a single process, `fedande_mpi.messages` those over MPI.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Communicator(Protocol):
         """Whether another rank is leaving (see `leave`), so that this one should too."""
 
     def leave(self, seconds: float) -> bool:
-        """Tell all ranks to leave, wait so long for them, and close MPI; say whether they all came."""
+        """Tell all ranks to leave, wait so long for them, and close MPI; say whether that could be."""
 
     def abort(self, code: int) -> None:
         """End the whole job at once."""

@@ -1,8 +1,9 @@
-"""Links over MPI communicators that never spin, and the messages that they send."""
+"""Links over MPI communicators, and the messages that they send."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -66,11 +67,8 @@ class MpiLink:
         mine, width = given.reshape(-1), given.shape[1]
         # all ranks cut alike: so many numbers of every host at a time that a message stays below the limit
         step = max(1, MAX_MESSAGE // (8 * len(counts)))
-        ends = list(accumulate(count * width for count in counts))
         for first in range(0, max(1, max(counts) * width), step):
-            # the root sends nothing
-            sizes = [0, *(max(0, min(step, count * width - first)) for count in counts)]
-            starts = [0, *(min(start + first, end) for start, end in pairwise([0, *ends]))]
+            sizes, starts = _cut(tuple(counts), width, first, step)
             piece = mine[:0] if rows is None else mine[first : first + step]
             yield from wait(self.collectives.gather(piece, out, sizes, starts), ready=ready)
         if self.window is not None:
@@ -109,6 +107,14 @@ class MpiLink:
     def tables(self, counts: Sequence[int], width: int) -> list[FloatArray] | None:
         """Return where every host's rows lie in shared memory, if they do."""
         return None if self.window is None else lay(self.window.memories[1:], counts, width)
+
+
+@lru_cache(maxsize=64)
+def _cut(counts: tuple[int, ...], width: int, first: int, step: int) -> tuple[list[int], list[int]]:
+    """Return how many numbers of every rank go into a gather, from the `first` of each, and where; the root's are 0."""
+    ends = accumulate(count * width for count in counts)
+    sizes = [0, *(max(0, min(step, count * width - first)) for count in counts)]
+    return sizes, [0, *(min(start + first, end) for start, end in pairwise([0, *ends]))]
 
 
 def pieces(buffer: Array) -> Iterable[Array]:

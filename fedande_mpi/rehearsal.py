@@ -111,8 +111,11 @@ def beside(parts: Sequence[Part]) -> Iterator[Callable[[], bool]]:
     try:
         # a plain program: what multiprocessing starts would run a user's script again
         process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            [sys.executable, "-P", "-c", _PROGRAM],
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path if path),
+            },
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""Who joins which job, and how messages are cut."""
+"""Who joins which job."""
 
 from __future__ import annotations
 

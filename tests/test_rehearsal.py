@@ -119,6 +119,28 @@ def test_a_process_beside_gets_the_parts_and_is_waited_for(cores, monkeypatch, t
     assert pickle.loads((tmp_path / "found").read_bytes()) == found[1:]
 
 
+def test_a_process_beside_finds_modules_where_this_one_does(cores, monkeypatch, tmp_path):
+    """Not in the directory that it happens to be started in."""
+    (tmp_path / "pickle.py").write_text("raise SystemExit(1)")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    monkeypatch.setattr(rehearsal, "_PROGRAM", "import pickle; open('found', 'w').close()")
+    with beside(parts([(cell(), False)])) as compiling:
+        while compiling():
+            time.sleep(0.01)
+    assert (tmp_path / "found").exists()
+
+
+def test_a_process_beside_is_not_waited_for_without_end(cores, monkeypatch):
+    monkeypatch.setattr(rehearsal, "_PROGRAM", SLEEPING)
+    monkeypatch.setattr(experiment, "_PATIENCE", 0.1)
+    done = []
+    monkeypatch.setattr(experiment, "rehearse", done.append)
+    found = parts([(cell(), False)])
+    experiment._rehearse(SerialComm(), found, lambda: None)
+    assert done == found
+
+
 def test_a_process_beside_ends_with_a_run_that_is_stopped(cores, monkeypatch):
     monkeypatch.setattr(rehearsal, "_PROGRAM", SLEEPING)
     monkeypatch.setattr(experiment, "rehearse", lambda part: None)

@@ -156,6 +156,17 @@ def ended(process: subprocess.Popen[str], since: float, timeout: float = TIMEOUT
     return Done(process.returncode, out, err, time.monotonic() - since)
 
 
+def on_four_ranks(directory: Path, program: str) -> str:
+    """Run Python under mpiexec; return what it prints."""
+    script = directory / "program.py"
+    script.write_text(program)
+    since = time.monotonic()
+    with started([mpiexec(), "-n", "4", sys.executable, str(script)], directory) as process:
+        done = ended(process, since)
+    assert done.code == 0, done.err
+    return done.out
+
+
 def fedande(
     ranks: int,
     *arguments: object,
@@ -244,19 +255,3 @@ def assert_same_bytes(one: Path, other: Path, *, part: bool = False) -> None:
         assert got[name].keys() == datasets.keys(), name
         different = [path for path, content in datasets.items() if got[name][path] != content]
         assert not different, f"{name} differs in {different}"
-
-
-def on_four_ranks(directory: Path, program: str) -> str:
-    """Run Python under mpiexec; return what it prints."""
-    script = directory / "program.py"
-    script.write_text(program)
-    done = subprocess.run(
-        [mpiexec(), "-n", "4", sys.executable, str(script)],
-        cwd=directory,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -28,8 +29,8 @@ both = [
     collectives.Collectives(MPI, odd, f"odd {{world.rank % 2}}"),
 ]
 for number, those in enumerate(both):
-    alike = random.Random({seed} + number)
-    mine = random.Random(10 * {seed} + world.rank)
+    alike = random.Random(f"{seed} {{those.name}}")
+    mine = random.Random(f"{seed} {{number}} {{world.rank}}")
     until = mine.randrange(30)
     for step in range(until):
         kind, size = alike.choice(["barrier", "broadcast", "maximum", "total", "gather"]), alike.choice([1, 50, 10**6])
@@ -54,7 +55,7 @@ collectives.Collectives.since = since
 assert settled
 for those in both:
     assert len(set(those.comm.allgather(those.started))) == 1
-    assert all(request.Test() for request, _ in those._under_way)
+    assert all(under_way.Test() for under_way in those._under_way)
 print(world.rank, flush=True)
 """
 
@@ -85,7 +86,18 @@ def test_calls_are_known_until_there_are_too_many(monkeypatch: pytest.MonkeyPatc
     noted = Collectives(None, Done(), "all")
     for size in range(4):
         noted.broadcast(np.zeros(size))
-    noted.barrier()
-    last = [Call("broadcast", "d", (2,)), Call("broadcast", "d", (3,)), Call("barrier")]
-    assert [noted.since(started) for started in (5, 4, 2)] == [[], last[2:], last]
+    last = [Call("broadcast", "d", (size,)) for size in (1, 2, 3)]
+    assert [noted.since(started) for started in (4, 3, 1)] == [[], last[2:], last]
+    assert noted.since(0) is None
+
+
+def test_calls_before_one_that_all_have_had_a_part_in_are_forgotten_with_their_buffers() -> None:
+    noted = Collectives(None, Done(), "all")
+    buffer = np.zeros(5)
+    references = sys.getrefcount(buffer)
+    assert noted.broadcast(buffer).Test()
+    assert sys.getrefcount(buffer) == references
+    assert noted.barrier().Test()
+    noted.broadcast(buffer)
+    assert noted.since(2) == [Call("broadcast", "d", (5,))]
     assert noted.since(1) is None

@@ -127,7 +127,7 @@ comm.MpiComm.__init__ = apart
 # On one machine: what is small goes through shared memory too.
 TOGETHER = """
 from fedande_mpi import comm, messages
-messages._LARGE = comm._ONCE = 64
+messages._LARGE, comm._ONCE = 64, 1000
 """
 
 FEDERATED = ("scopes=federated",)
@@ -210,6 +210,7 @@ if size > 1:
     import atexit
     from fedande_mpi import collectives, comm, messages
     messages.MAX_MESSAGE = 200
+    comm._COLLECTED = 50
     seen = {"buffers": 0, "pieces": 0, "gathers": 0, "parts": 0}
     pieces, gather, datatype = messages.pieces, messages.MpiLink.gather, collectives._datatype
     def counted(buffer):

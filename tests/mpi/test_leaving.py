@@ -80,3 +80,35 @@ def test_a_rank_that_does_not_come_does_not_hold_the_others(tmp_path: Path) -> N
     done = told_to_stop(tmp_path, signal.SIGUSR1, 0, deaf=1)
     assert done.code == 75
     assert done.messages == [line for line in done.err.splitlines() if "stopped by SIGUSR1" in line]
+
+
+# A signal comes to one rank when all are about to form another grid, or to take what is held once, in the library.
+IN_THE_LIBRARY = """
+import os, signal
+from fedande_mpi import collectives, comm
+comm._ONCE = 1000
+inside, barrier = comm.MpiComm._all_here, collectives.Collectives.barrier
+here = []
+def all_here(self, poll):
+    here.append(len(here) + 1)
+    return inside(self, poll)
+def told_in(self):
+    request = barrier(self)
+    if rank == 1 and self.name == "all" and here[-1:] == [NUMBER]:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        here.append(0)
+    return request
+comm.MpiComm._all_here, collectives.Collectives.barrier = all_here, told_in
+"""
+
+
+@pytest.mark.parametrize("number", [1, 2], ids=["share", "grid"])
+def test_a_signal_where_ranks_wait_in_the_library_waits_too(tmp_path: Path, number: int) -> None:
+    (tmp_path / "job.toml").write_text(JOB)
+    since = time.monotonic()
+    env = with_hook(tmp_path / "hook", IN_THE_LIBRARY.replace("NUMBER", str(number)))
+    with started(command(3, "run", "job.toml", "-o", "results", "-q"), tmp_path, env) as process:
+        done = ended(process, since)
+    assert done.code == 75
+    (line,) = done.err.splitlines()  # nobody was left waiting until the job was aborted
+    assert "stopped by another rank" in line
