@@ -87,14 +87,15 @@ class Collectives:
         if len(self._known) > _DIFFERENT:
             self._known.clear()
         self._calls.append(self._known.setdefault(call, call))  # few differ: a server has many links
-        under_way = UnderWay(request, buffers, partial(self._ended, call.kind, self.started))
+        under_way = UnderWay(request, buffers, partial(self._ended, call, self.started))
         self._under_way = [other for other in self._under_way if not other.Test()]
         self._under_way.append(under_way)
         return under_way
 
-    def _ended(self, kind: str, number: int) -> None:
+    def _ended(self, call: Call, number: int) -> None:
         """Forget what nobody can miss: all have started what came before they all had a part in something."""
-        if kind in ("barrier", "maximum"):
+        root_knows = call.kind == "total" or (call.kind == "gather" and min(call.sizes[1:], default=0) > 0)
+        if call.kind in ("barrier", "maximum") or (self.rank == 0 and root_knows):
             while self._calls and self.started - len(self._calls) < number:
                 self._calls.popleft()
 
@@ -190,6 +191,7 @@ def _exchange(mpi: Any, comm: Any, value: T) -> Program[list[T]]:
     sizes: NDArray[np.int64] = np.zeros(comm.Get_size(), dtype=np.int64)
     sizes[comm.Get_rank()] = data.size
     yield from wait(comm.Iallreduce(mpi.IN_PLACE, sizes, op=mpi.MAX))
+    # all as long as the longest: mpi4py may let go of the counts of an `Iallgatherv` before its end
     mine = np.zeros(sizes.max(), dtype=np.uint8)
     mine[: data.size] = data
     found = np.empty((sizes.size, mine.size), dtype=np.uint8)

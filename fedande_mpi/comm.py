@@ -29,6 +29,9 @@ T = TypeVar("T")
 _ONCE = 2**20
 """Bytes from which an array that all ranks get is held once for each machine."""
 
+_PUT_OFF_SECONDS = 5.0
+"""So long a signal of a rank's own is put off."""
+
 _COLLECTED = 2**26
 """Bytes of pickles that rank 0 gets at once."""
 
@@ -151,24 +154,28 @@ class MpiComm:
     def _all_here(self, poll: Callable[[], None]) -> Iterator[None]:
         """Wait for all ranks before a block that waits in the library, where no signal is seen.
 
-        A rank that has started to wait leaves only if it is told to: so whoever leaves first has not, none gets into
-        the block, and none waits there for one that has left. A signal of its own is for after the block.
+        A rank that has started to wait leaves only if it is told to, until all are through the block: so whoever leaves
+        first has not, none gets into the block, and none waits there for one that has left. A signal of its own is
+        for afterwards; where that is long, another does not come, and the job is aborted.
         """
         poll()
-        mine: list[Interrupted] = []
+        mine: list[tuple[float, Interrupted]] = []
 
         def poll_for_others() -> None:
             try:
                 poll()
             except Interrupted as error:
-                if self.told():
+                now = time.monotonic()
+                if not mine:
+                    mine.append((now, error))
+                if self.told() or now > mine[0][0] + _PUT_OFF_SECONDS:
                     raise
-                mine.append(error)
 
         self.barrier(poll_for_others)
         yield
+        self.barrier()
         if mine:
-            raise mine[0]
+            raise mine[0][1]
 
     def share(self, value: T | None, poll: Callable[[], None] = lambda: None, *, once: bool = False) -> T:
         """Return rank 0's value on every rank; it travels as a pickle, outside any round."""
@@ -257,7 +264,8 @@ class MpiComm:
                 come += out.data
                 while len(values) < self.size and len(come) >= sizes[len(values)]:
                     size = int(sizes[len(values)])
-                    values.append(pickle.loads(come[:size]))
+                    with memoryview(come) as whole, whole[:size] as part:
+                        values.append(pickle.loads(part))
                     del come[:size]
         return values if self.rank == 0 else []
 

@@ -143,6 +143,7 @@ def _compile(comm: Communicator, poll: Callable[[], None], cells: list[tuple[Cel
         found = parts(missing)
         comm.share(("compile", found), poll)
         _rehearse(comm, found, poll)
+        jit.forget_older()
     comm.share(("start", None), poll)
     # loaded now, while the hosts load theirs, and not in the middle of the first round
     average()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import glob
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from typing import Any, TypeVar, cast
 import numba
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
+from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -46,7 +48,13 @@ def _source_stamp() -> str:
     for name in KERNEL_MODULES:
         path = folder / f"{name}.py"
         digest.update(path.read_bytes() if path.exists() else b"")
-    return digest.hexdigest()
+    return digest.hexdigest()[:16]
+
+
+@cache
+def _processor() -> str:
+    """Return a name for what this process compiles for."""
+    return hashlib.sha256(repr(cpu_target.target_context.codegen().magic_tuple()).encode()).hexdigest()[:8]
 
 
 class _NoEnvironment:
@@ -103,6 +111,9 @@ def _part(function: Callable[..., Any], fastmath: set[str]) -> Any:
     return numba.njit(error_model="numpy", fastmath=fastmath, **options)(function)
 
 
+_entries: list[_Entry] = []
+
+
 class _Entry:
     """A compiled function, as Python calls it and as compiled functions do.
 
@@ -116,13 +127,16 @@ class _Entry:
         self.dispatcher: Any = numba.njit(error_model="numpy", fastmath={"contract"}, **options)(function)
         # Numba's cache looks at the file of the function alone, not at the files of what it calls and inlines:
         # without this, an edited kernel would keep running in its old form inside a caller of another module.
-        if hasattr(self.cache_file, "_source_stamp"):
-            self.cache_file._source_stamp = _source_stamp()
-        # It writes that there is a file before the file: who is killed in between must not leave a name under which
-        # there is one already, of other sources.
-        if hasattr(self.cache_file, "_data_name_pattern"):
-            named = self.cache_file._data_name_pattern
-            self.cache_file._data_name_pattern = named.replace("{", f"{_source_stamp()[:16]}.{{", 1)
+        # And it numbers its files anew for other sources, and writes their names down before them: who is killed in
+        # between, or compiles beside a processor of another kind, would leave a name under which there is other code.
+        file = self.cache_file
+        if hasattr(file, "_source_stamp"):
+            file._source_stamp = _source_stamp()
+        if all(hasattr(file, name) for name in ("_index_path", "_data_name_pattern")):
+            path = Path(file._index_path)
+            file._index_path = str(path.with_suffix(f".{_processor()}.{_source_stamp()}{path.suffix}"))
+            file._data_name_pattern = f"{path.stem}.{_processor()}.{_source_stamp()}.{{number:d}}.nbc"
+        _entries.append(self)
 
     @property
     def cache_file(self) -> Any:
@@ -149,11 +163,21 @@ def is_cached(*functions: Callable[..., Any]) -> bool:
     """Say whether the machine code of compiled functions is on disk, as far as Numba tells."""
     for function in functions:
         file: Any = getattr(function, "cache_file", None)
-        if not hasattr(file, "load") or not hasattr(file, "_load_index"):
+        if not hasattr(file, "_load_index") or not hasattr(file, "_data_path"):
             return False
-        if not file._load_index():
+        if not any(Path(file._data_path(name)).exists() for name in file._load_index().values()):
             return False
     return True
+
+
+def forget_older() -> None:
+    """Remove from disk what other sources were compiled to, for this kind of processor."""
+    for entry in _entries:
+        index = Path(getattr(entry.cache_file, "_index_path", ""))
+        name, _, _ = index.name.partition("-")  # what follows is the function's line
+        for path in index.parent.glob(f"{glob.escape(name)}-*.{_processor()}.*") if name else ():
+            if f".{_source_stamp()}." not in path.name:
+                path.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -114,7 +114,7 @@ def beside(parts: Sequence[Part]) -> Iterator[Callable[[], bool]]:
             [sys.executable, "-P", "-c", _PROGRAM],
             env={
                 **os.environ,
-                "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path if path),
+                "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path),
             },
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,

@@ -82,33 +82,62 @@ def test_a_rank_that_does_not_come_does_not_hold_the_others(tmp_path: Path) -> N
     assert done.messages == [line for line in done.err.splitlines() if "stopped by SIGUSR1" in line]
 
 
-# A signal comes to one rank when all are about to form another grid, or to take what is held once, in the library.
+# Ranks form a grid, or take what is held once, in the library, where no signal is seen. Ranks 0 and 1 are on one
+# machine, rank 2 is on another. A signal comes to rank 1 or 2 when all are about to; rank 0 is slow to see that all are.
 IN_THE_LIBRARY = """
-import os, signal
-from fedande_mpi import collectives, comm
+import os, signal, time
+from fedande_mpi import collectives, comm, programs
 comm._ONCE = 1000
-inside, barrier = comm.MpiComm._all_here, collectives.Collectives.barrier
-here = []
+new, inside, barrier = comm.MpiComm.__init__, comm.MpiComm._all_here, collectives.Collectives.barrier
+times, nap = [], time.sleep
+def apart(self, world):
+    new(self, world)
+    mpi, first = comm._mpi(), rank // 2 * 2
+    self._machines = [0, 0, 2]
+    self._node = world.Split(rank // 2, rank)
+    self._here = collectives.Collectives(mpi, self._node, f"machine of {first}")
+    leaders = world.Split(0 if first == rank else mpi.UNDEFINED, rank)
+    self._firsts = None if first != rank else collectives.Collectives(mpi, leaders, "firsts")
 def all_here(self, poll):
-    here.append(len(here) + 1)
+    times.append(len(times) + 1)
+    if rank == 2 and DEAF and times == [1, 2]:
+        nap(60)
+    if rank == 0:
+        programs.time.sleep = lambda seconds: nap(0.1)
+    if rank == 1:
+        nap(0.15)
     return inside(self, poll)
 def told_in(self):
     request = barrier(self)
-    if rank == 1 and self.name == "all" and here[-1:] == [NUMBER]:
+    if rank == TOLD and self.name == "all" and times[-1:] == [NUMBER]:
         os.kill(os.getpid(), signal.SIGUSR1)
-        here.append(0)
+        times.append(0)
     return request
-comm.MpiComm._all_here, collectives.Collectives.barrier = all_here, told_in
+comm.MpiComm.__init__, comm.MpiComm._all_here, collectives.Collectives.barrier = apart, all_here, told_in
+comm._PUT_OFF_SECONDS = 0.2
 """
 
 
-@pytest.mark.parametrize("number", [1, 2], ids=["share", "grid"])
-def test_a_signal_where_ranks_wait_in_the_library_waits_too(tmp_path: Path, number: int) -> None:
+def told_in_the_library(tmp_path: Path, rank: int, number: int, *, deaf: bool = False) -> Done:
     (tmp_path / "job.toml").write_text(JOB)
+    hook = IN_THE_LIBRARY.replace("TOLD", str(rank)).replace("NUMBER", str(number)).replace("DEAF", str(deaf))
+    hook += f"from fedande_mpi import leaving\nleaving.LEAVING_SECONDS = {0.5 if deaf else 30.0}\n"
     since = time.monotonic()
-    env = with_hook(tmp_path / "hook", IN_THE_LIBRARY.replace("NUMBER", str(number)))
+    env = with_hook(tmp_path / "hook", hook)
     with started(command(3, "run", "job.toml", "-o", "results", "-q"), tmp_path, env) as process:
-        done = ended(process, since)
+        return ended(process, since)
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+@pytest.mark.parametrize("number", [1, 2], ids=["share", "grid"])
+def test_a_signal_where_ranks_wait_in_the_library_waits_too(tmp_path: Path, rank: int, number: int) -> None:
+    done = told_in_the_library(tmp_path, rank, number)
     assert done.code == 75
     (line,) = done.err.splitlines()  # nobody was left waiting until the job was aborted
     assert "stopped by another rank" in line
+
+
+def test_a_signal_is_not_put_off_for_a_rank_that_does_not_come(tmp_path: Path) -> None:
+    done = told_in_the_library(tmp_path, 1, 2, deaf=True)
+    assert done.code == 75
+    assert done.messages
