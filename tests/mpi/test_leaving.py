@@ -83,7 +83,7 @@ def test_a_rank_that_does_not_come_does_not_hold_the_others(tmp_path: Path) -> N
 
 
 # Ranks form a grid, or take what is held once, in the library, where no signal is seen. Ranks 0 and 1 are on one
-# machine, rank 2 is on another. A signal comes to rank 1 or 2 when all are about to; rank 0 is slow to see that all are.
+# machine, rank 2 is on another. A signal comes to rank 1 or 2 when all are about to; ranks 0 and 1 are slow.
 IN_THE_LIBRARY = """
 import os, signal, time
 from fedande_mpi import collectives, comm, programs
