@@ -318,7 +318,8 @@ def _score_block(
     if model.weights is not None:
         bounds = model.weights.bounds
         at_weight = bounds[block] - bounds[block.start]
-        values = np.asarray(model.weights.values[bounds[block.start] : bounds[block.stop]])[None]
+        mapped = model.weights.values[bounds[block.start] : bounds[block.stop]]
+        values = np.require(mapped, np.float64, ["C", "W", "E"])[None]  # as in `touched.layout`
     scoring = evaluation.Scoring(values, at_weight, model.per_attribute, bits, model.joint)
     nobody = local.Clients(
         np.empty((0, model.arity.size), dtype=np.int32),

@@ -50,11 +50,12 @@ class Layout(NamedTuple):
 
 def layout(sets: NDArray[np.int64], arity: NDArray[np.integer], n_classes: int) -> Layout:
     """Describe a block of parent sets, shape ``(B, n)``, for the compiled loops."""
-    arities = np.ascontiguousarray(arity, dtype=np.int64)
+    # what may not be written, such as a model mapped into memory, is another type to Numba, and would be compiled for
+    arities = np.require(arity, np.int64, ["C", "W", "E"])
     children = np.array([ande.children_of(parents, arities.size) for parents in sets], dtype=np.int64)
     sizes = arities[children]
     return Layout(
-        parents=np.ascontiguousarray(sets, dtype=np.int64),
+        parents=np.require(sets, np.int64, ["C", "W", "E"]),
         children=children,
         offsets=np.cumsum(sizes, axis=1) - sizes,
         n_states=np.array([ande.n_parent_states(parents, arities) for parents in sets], dtype=np.int64),

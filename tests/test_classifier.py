@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedande_mpi import ande, centralised
+from fedande_mpi import ande, centralised, evaluation, indexing
 from fedande_mpi.cell import Cell, Discriminative
 from fedande_mpi.datasets import Dataset, load_dataset
 from fedande_mpi.errors import FedandeError
@@ -25,6 +25,7 @@ from fedande_mpi.unit import Unit
 
 pytest.importorskip("sklearn", reason="the classifier is a scikit-learn estimator")
 
+import joblib
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.model_selection import GridSearchCV, PredefinedSplit, cross_val_score
@@ -471,3 +472,19 @@ except fedande_mpi.errors.FedandeError as error:
         "AnDEClassifier expects scikit-learn 1.6 or newer, which is not installed; "
         "pip install 'fedande-mpi[sklearn]'\n"
     )
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_model_mapped_into_memory_predicts_the_same_and_compiles_nothing_more(
+    tmp_path: Path, weighted: bool
+) -> None:
+    chance = np.random.default_rng(3)
+    X, y = chance.integers(0, 3, (200, 5)), chance.integers(0, 3, 200)
+    model = AnDEClassifier(weighted=weighted).fit(X, y)
+    expected = model.predict_proba(X)
+    joblib.dump(model, tmp_path / "model")
+    mapped = joblib.load(tmp_path / "model", mmap_mode="r")
+    loops: list[Any] = [indexing.index_sets, evaluation.score]
+    compiled = [set(loop.dispatcher.signatures) for loop in loops]
+    assert (mapped.predict_proba(X) == expected).all()
+    assert [set(loop.dispatcher.signatures) for loop in loops] == compiled

@@ -59,7 +59,7 @@ def told_to_stop(
 
 
 @pytest.mark.parametrize("rank", [None, 0, 2], ids=["mpiexec", "rank0", "rank2"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGUSR1, marks=pytest.mark.slow)])
 def test_all_ranks_leave_together_whoever_was_told(tmp_path: Path, rank: int | None, number: int) -> None:
     done = told_to_stop(tmp_path, number, rank)
     assert done.code == 75
@@ -128,7 +128,7 @@ def told_in_the_library(tmp_path: Path, rank: int, number: int, *, deaf: bool = 
         return ended(process, since)
 
 
-@pytest.mark.parametrize("rank", [1, 2])
+@pytest.mark.parametrize("rank", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("number", [1, 2], ids=["share", "grid"])
 def test_a_signal_where_ranks_wait_in_the_library_waits_too(tmp_path: Path, rank: int, number: int) -> None:
     done = told_in_the_library(tmp_path, rank, number)
