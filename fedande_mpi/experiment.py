@@ -38,7 +38,7 @@ from fedande_mpi.unit import Unit
 
 _LISTED = 10  # complete cells are named up to here, then counted
 _NAP_SECONDS = 0.01  # between looks at a process that compiles
-_PATIENCE = 60.0  # seconds; then it is not waited for
+_PATIENCE = 60.0  # seconds that it may take beyond this one's part; then this one compiles the rest itself
 
 
 def run_experiment(

@@ -114,3 +114,20 @@ def save_sidecar(
     predictions = Predictions(rng.random((3, len(row), 2)), row, row % 2)
     write_sidecar(directory, cell, repeat, fold, weights=weights, predictions=predictions)
     return weights, predictions
+
+
+def generative(name: str = "g", **changes: Any) -> CellInfo:
+    values: dict[str, Any] = {
+        "name": name,
+        "model": "A1DE",
+        "method": "generative",
+        "rounds": (1,),
+        "epsilon": 1.0,
+    }
+    values |= {"epsilon_scope": "counts", "sensitivity": "paper", "config_sha256": name.ljust(64, "0")}
+    values["config"] = "seed = 1\nclients = [3]\n[generative]\nepsilon = 1.0\n[discriminative]\nrounds = 99\n"
+    return info(**values | changes)
+
+
+def discriminative(name: str = "d", **changes: Any) -> CellInfo:
+    return info(**{"name": name, "config_sha256": name.ljust(64, "0")} | changes)
